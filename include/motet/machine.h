@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts and measured limits of this machine, for `motet doctor`, `motet run` and `motet bench`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motet/spec.h"
+
+namespace motet {
+
+struct CacheFacts { int level = 0; std::string kind; std::int64_t bytes = 0; int shared_by = 1; };
+
+/// Something a user may want to change, and how.
+struct Finding { std::string what, remedy; };
+
+/// What the operating system and the processor say; nothing is measured.
+struct MachineFacts {
+  Environment environment;
+  std::string model_name;
+  int processors_online = 1, processors_in_affinity = 1;
+  double cgroup_quota_processors = 0;      ///< smallest quota on the path to the root, fractional; 0 = none
+  std::int64_t cgroup_memory_limit = 0;    ///< 0 = none
+  std::int64_t memory_total = 0, memory_available = 0;
+  std::string transparent_huge_pages;      ///< always, madvise, never, or "unknown"
+  std::vector<CacheFacts> caches;
+  std::vector<std::string> numa;           ///< one line per node
+  std::vector<Finding> findings;
+};
+MachineFacts machine_facts();
+
+/// Rates of this moment, all with `threads` threads. 0 = not measured (target not usable).
+struct MeasuredRates {
+  int threads = 1;
+  double read_bytes_per_second = 0;        ///< DRAM, several streams per thread, huge pages where allowed
+  double f32_flops = 0;                    ///< fp32 FMA, widest usable vector
+  double bf16_flops = 0;                   ///< bf16 dot
+  double int16_ops = 0, int8_ops = 0;      ///< integer dots
+  double seconds = 0;                      ///< that the measurement took
+};
+struct RateWishes { int threads = 1; double budget_seconds = 0.3; bool bandwidth = true, compute = true; };
+/// Measures within the budget. Allocates a buffer larger than the last-level cache while it runs.
+MeasuredRates measure_rates(const RateWishes& wishes);
+
+}  // namespace motet

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What plan() must know of formats and backends, as data and pure functions. Higher floors fill the catalog
+// (runtime/catalog.cpp); planning itself includes nothing above this floor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motet/plan.h"
+
+namespace motet {
+
+/// Facts of a weight format that planning needs.
+struct FormatFacts {
+  std::string_view name, about;
+  double bits_per_value = 0;           ///< codes only
+  std::int64_t values_per_block = 1, bytes_per_block = 0;   ///< smallest whole run of codes along the reduction axis
+  std::int64_t scale_bytes = 0;        ///< per scale; 0 = none
+  std::int64_t block_rows = 1, block_cols = 1;              ///< values that share a scale
+  double relative_step = 0;            ///< half a unit in the last place of a code, relative: the format's own rounding
+};
+
+/// What a backend is asked to run. Pure values.
+struct BackendRequest {
+  const LayerSpec& spec;
+  const Deployment& deployment;
+  const Environment& environment;
+  std::string_view target;             ///< "" when the backend has no targets
+  std::int64_t tokens = 0;
+  std::int64_t experts_here = 0;       ///< slots of one rank (the largest)
+  std::int64_t intermediate_valid = 0; ///< of one rank (the largest slice)
+  std::int64_t shared_intermediate_valid = 0;
+  int threads = 1;
+};
+
+/// Extents and element types that a backend stores; all >= the valid ones.
+struct BackendStorage {
+  std::int64_t hidden = 0;             ///< of prepared hidden states (reduction axis of gate and up, shared expert, latent_in)
+  std::int64_t latent = 0;
+  std::int64_t intermediate = 0;       ///< of act (reduction axis of down)
+  std::int64_t gate = 0, up = 0;       ///< stored rows of the halves, each padded on its own (L4)
+  std::int64_t shared_intermediate = 0;
+  std::int64_t rows_width = 0;         ///< stored width of GEMM2 rows; >= dispatch width
+  DType activation = DType::f32;
+  std::int64_t scratch_per_thread = 0; ///< bytes
+  std::int64_t prepared = 0;           ///< bytes that prepare() allocates
+  std::string arithmetic;              ///< "double", "f32", "bf16_dot"
+  std::string reason;                  ///< why the stored extents are what they are
+  std::vector<std::string> sum_order, rounding_points;
+};
+
+/// What a backend answers before anything exists. Pure functions.
+struct BackendTraits {
+  std::string_view name, about;
+  bool has_targets = false;
+  bool eligible_unasked = true;        ///< false: only when wished for by name (test twins)
+  /// Why it declines, or nothing. Called per format and finalize form through spec and deployment.
+  std::optional<Refusal> (*supports)(const BackendRequest&);
+  BackendStorage (*storage)(const BackendRequest&);
+};
+
+struct Catalog {
+  std::vector<FormatFacts> formats;
+  std::vector<BackendTraits> backends; ///< selection order, best first
+  const FormatFacts* format(std::string_view name) const noexcept;
+};
+
+/// plan() over a given catalog. Pure.
+PlanResult plan_with(const LayerSpec& spec, const Deployment& deployment, const Environment& environment, const Catalog& catalog);
+
+}  // namespace motet
