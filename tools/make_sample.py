@@ -21,6 +21,7 @@ on one machine give the same files; other machines may differ in the last bits o
 """
 
 import argparse
+import contextlib
 import json
 import math
 import pathlib
@@ -35,6 +36,10 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 VOCAB = 128  # a token is a 7-bit byte
 HELD_OUT_BLOCK, HELD_OUT_EVERY = 16384, 20
 ROUTER_MARGIN = 1e-3  # least gap between the logits of rank 4 and 5 in the captured tokens
+# What transformers adds to every config and published gpt-oss files do not carry.
+NOT_IN_CONFIG = {"_name_or_path", "chunk_size_feed_forward", "id2label", "is_encoder_decoder",
+                 "label2id", "output_attentions", "output_hidden_states", "problem_type",
+                 "return_dict"}
 PROJECTIONS = ("gate_up_proj", "down_proj")
 
 
@@ -146,6 +151,26 @@ def grouped_experts(self, hidden_states, router_indices=None, routing_weights=No
     return torch.zeros_like(hidden_states).index_add_(0, token, out)
 
 
+class BalanceLoss:
+    """A weak pull towards even loads, per layer: E * sum_e f_e P_e, 1 when balanced, with f_e
+    the share of choices and P_e the mean probability. Without it most experts of layer 1 get
+    next to no tokens and learn nothing."""
+
+    def __init__(self, model):
+        self.terms = []
+        for layer in model.model.layers:
+            layer.mlp.router.register_forward_hook(self.add)
+
+    def add(self, router, arguments, router_output):
+        logits, _, index = router_output
+        chosen = torch.bincount(index.flatten(), minlength=logits.shape[1]) / index.numel()
+        self.terms.append(len(chosen) * (chosen * logits.softmax(-1).mean(0)).sum())
+
+    def take(self) -> torch.Tensor:
+        total, self.terms = sum(self.terms), []
+        return total
+
+
 def learning_rate(step: int, args) -> float:
     """Warm-up, cosine to a tenth, then linear to zero while the weights are rounded."""
     if step >= args.steps:
@@ -195,7 +220,7 @@ def train_model(model, train: torch.Tensor, held_out: torch.Tensor, args) -> dic
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
         lr=args.lr, betas=(0.9, 0.95), fused=True)
-    rounded = RoundedWeights(model)
+    rounded, balance = RoundedWeights(model), BalanceLoss(model)
     figures, start, mean = {}, time.time(), None
     for step in range(args.steps + args.qat_steps):
         if step == args.steps:
@@ -209,15 +234,13 @@ def train_model(model, train: torch.Tensor, held_out: torch.Tensor, args) -> dic
         ids = train[at[:, None] + torch.arange(args.seq)]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, args)
-        if step < args.steps:
+        balance.take()  # drops what an evaluation left
+        rounding = step >= args.steps
+        if rounding and (step - args.steps) % 10 == 0:
+            rounded.refresh_scales()
+        with rounded if rounding else contextlib.nullcontext():
             loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-            loss.backward()
-        else:
-            if (step - args.steps) % 10 == 0:
-                rounded.refresh_scales()
-            with rounded:
-                loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-                loss.backward()
+            (loss + args.balance * balance.take()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -231,6 +254,11 @@ def train_model(model, train: torch.Tensor, held_out: torch.Tensor, args) -> dic
 # ---------------------------------------------------------------- files
 
 
+def save(tensors: dict, path: pathlib.Path, **options) -> None:
+    save_file({k: t.contiguous() for k, t in tensors.items()}, path, **options)
+    path.chmod(0o644)
+
+
 def write_checkpoint(model, config, out: pathlib.Path) -> None:
     tensors = {}
     for name, p in model.state_dict().items():
@@ -239,9 +267,9 @@ def write_checkpoint(model, config, out: pathlib.Path) -> None:
         if name.endswith(PROJECTIONS):
             tensors[name + "_blocks"], tensors[name + "_scales"] = pack_mxfp4(p.float())
         else:
-            tensors[name] = p.bfloat16().contiguous()
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    fields = config.to_dict()
+            tensors[name] = p.bfloat16()
+    save(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    fields = {k: v for k, v in sorted(config.to_dict().items()) if k not in NOT_IN_CONFIG}
     fields["dtype"] = "bfloat16"
     fields["quantization_config"] = {
         "quant_method": "mxfp4",
@@ -264,6 +292,7 @@ def load_checkpoint(config, out: pathlib.Path) -> GptOssForCausalLM:
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model = GptOssForCausalLM(config)
     model.load_state_dict(state)
+    model.set_experts_implementation("eager")  # the other ways know no float64
     return model.eval()
 
 
@@ -312,7 +341,7 @@ def capture(model, ids: torch.Tensor) -> list[torch.Tensor]:
 def write_hidden_states(model, held_out: torch.Tensor, out: pathlib.Path, args) -> dict:
     """Takes the first held-out window whose top-4 choice is clear in every token and layer."""
     stored = load_file(out / "model.safetensors")
-    for window, ids in enumerate(held_out[:, : args.tokens]):
+    for window, ids in enumerate(held_out.reshape(-1, args.seq)[:, : args.tokens]):
         states = [s[0] for s in capture(model, ids[None])]
         results = [moe_layer(stored, i, s.double().numpy()) for i, s in enumerate(states)]
         margin = min(r["margin"] for r in results)
@@ -324,13 +353,13 @@ def write_hidden_states(model, held_out: torch.Tensor, out: pathlib.Path, args) 
     expected = {}
     figures = {"window": window, "router_margin": float(margin)}
     for i, (s, r) in enumerate(zip(states, results)):
-        tensors[f"layers.{i}.hidden_states"] = s.contiguous()
+        tensors[f"layers.{i}.hidden_states"] = s
         expected[f"layers.{i}.output"] = torch.from_numpy(r["output"]).float()
         expected[f"layers.{i}.top_k_index"] = torch.from_numpy(r["top_k_index"]).to(torch.int32)
         expected[f"layers.{i}.top_k_weights"] = torch.from_numpy(r["top_k_weights"]).float()
         figures[f"layer_{i}_against_transformers"] = compare(model, i, s, r)
-    save_file(tensors, out / "hidden_states.safetensors")
-    save_file(expected, out / "expected.safetensors")
+    save(tensors, out / "hidden_states.safetensors")
+    save(expected, out / "expected.safetensors")
     return figures
 
 
@@ -384,13 +413,16 @@ def main() -> None:
     parser.add_argument("--text", required=True, help="7-bit text to learn, a few MB")
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1500, help="training steps")
-    parser.add_argument("--qat-steps", type=int, default=250, help="steps with rounded weights")
+    parser.add_argument("--steps", type=int, default=2300, help="training steps")
+    parser.add_argument("--qat-steps", type=int, default=300, help="steps with rounded weights")
     parser.add_argument("--batch", type=int, default=8, help="sequences per step")
     parser.add_argument("--seq", type=int, default=256, help="bytes per sequence")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--balance", type=float, default=0.001, help="weight of BalanceLoss")
     parser.add_argument("--tokens", type=int, default=208, help="hidden states to store")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--reuse", action="store_true",
+                        help="train nothing: start at step 5 from the checkpoint in OUT")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
@@ -399,19 +431,19 @@ def main() -> None:
     train, held_out = read_text(args.text)
     config = make_config()
     config._attn_implementation = "eager"
-    model = GptOssForCausalLM(config)
     figures = {"train_bytes": len(train), "held_out_bytes": held_out.numel(),
                "unigram_entropy_nats": unigram_entropy(train, held_out)}
 
-    original = GptOssExperts.forward
-    GptOssExperts.forward = grouped_experts
-    figures |= train_model(model, train, held_out, args)
-    GptOssExperts.forward = original
+    if not args.reuse:
+        model = GptOssForCausalLM(config)
+        original, GptOssExperts.forward = GptOssExperts.forward, grouped_experts
+        figures |= train_model(model, train, held_out, args)
+        GptOssExperts.forward = original
+        print(json.dumps(figures, indent=1), flush=True)
+        write_checkpoint(model, config, args.out)
 
-    write_checkpoint(model, config, args.out)
     model = load_checkpoint(config, args.out)
     figures["held_out_loss_stored"] = held_out_loss(model, held_out, args.seq)
-    model.eval()
     figures["expert_loads"] = expert_loads(model, held_out, args.seq)
     figures["hidden_states"] = write_hidden_states(model, held_out, args.out, args)
     print(json.dumps(figures, indent=1))
