@@ -44,7 +44,7 @@ PROJECTIONS = ("gate_up_proj", "down_proj")
 
 
 def make_config() -> GptOssConfig:
-    """The published shape, shrunk; 288 is 9 blocks of 32 and, like 2880, no multiple of 64."""
+    """The published shape, shrunk; 288 is 9 blocks of 32: no multiple of 64."""
     return GptOssConfig(
         vocab_size=VOCAB, hidden_size=288, intermediate_size=288, num_hidden_layers=2,
         num_local_experts=16, num_experts_per_tok=4, num_attention_heads=4,
@@ -205,11 +205,9 @@ class RoundedWeights:
 @torch.no_grad()
 def held_out_loss(model, held_out: torch.Tensor, seq: int) -> float:
     """Nats per byte over all held-out windows of seq bytes, each starting without history."""
-    model.eval()
     windows = held_out.reshape(-1, seq)
     total = sum(model(input_ids=w, labels=w, use_cache=False).loss.item() * len(w)
                 for w in windows.split(16))
-    model.train()
     return total / len(windows)
 
 
@@ -420,6 +418,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--balance", type=float, default=0.001, help="weight of BalanceLoss")
     parser.add_argument("--tokens", type=int, default=208, help="hidden states to store")
+    parser.add_argument("--trained", help="also write the unrounded weights to this file")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--reuse", action="store_true",
                         help="train nothing: start at step 5 from the checkpoint in OUT")
@@ -440,6 +439,9 @@ def main() -> None:
         figures |= train_model(model, train, held_out, args)
         GptOssExperts.forward = original
         print(json.dumps(figures, indent=1), flush=True)
+        if args.trained:
+            save({k: v for k, v in model.state_dict().items() if k != "lm_head.weight"},
+                 pathlib.Path(args.trained))
         write_checkpoint(model, config, args.out)
 
     model = load_checkpoint(config, args.out)

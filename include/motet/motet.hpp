@@ -10,5 +10,6 @@
 #include "motet/plan.h"
 #include "motet/registry.h"
 #include "motet/spec.h"
+#include "motet/tensors.h"
 #include "motet/types.h"
 #include "motet/verify.h"

@@ -32,6 +32,10 @@ struct NamedShape {
 };
 const std::vector<NamedShape>& shapes();
 
+/// The same layer with its routed experts stored in another weight format (row-major, gate and up separate).
+/// Throws Error(invalid_argument) listing formats() when unknown, or when the format's blocks do not divide the shape.
+LayerSpec with_format(const LayerSpec& spec, const std::string& format);
+
 /// Version and build: "0.1.0".
 std::string_view version() noexcept;
 

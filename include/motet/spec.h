@@ -76,8 +76,8 @@ struct RouterSpec {
 /// How one projection's weights lie in the file.
 struct ProjectionSpec {
   std::string format;              ///< a name of formats(): "bf16", "mxfp4", "nvfp4", "fp8_block", ...
-  std::int64_t block_rows = 1;     ///< rows that share a scale
-  std::int64_t block_cols = 1;     ///< consecutive reduction-axis elements that share a scale
+  std::int64_t block_rows = 1;     ///< rows that share a scale; 0 = all
+  std::int64_t block_cols = 1;     ///< consecutive reduction-axis elements that share a scale; 0 = all
   bool transposed = false;         ///< [K,N] in the file: rows are contiguous along the output axis
   bool bias = false;
   bool operator==(const ProjectionSpec&) const = default;
@@ -111,6 +111,7 @@ struct LayerSpec {
   SharedExpertSpec shared;
   ProjectionSpec latent_in, latent_out;   ///< used when latent > 0
   bool latent_norm = false;               ///< RMS norm between the routed sum and latent_out: the way out is then not linear
+  double latent_norm_epsilon = 1e-5;      ///< added to the mean square of that norm
   std::int64_t dispatch_width() const { return latent > 0 ? latent : hidden; }   ///< what experts read and write
   bool operator==(const LayerSpec&) const = default;
 };

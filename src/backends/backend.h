@@ -45,9 +45,9 @@ class PreparedBackend {
   virtual ~PreparedBackend() = default;
   /// Bytes that preparing allocated; the plan's `prepared`.
   virtual std::int64_t prepared_bytes() const noexcept = 0;
-  /// Converts `count` rows of caller data to the activation type, zero-padded to `stored` elements.
-  /// `scale` multiplies each row in fp32 before rounding when not null (input weighting), [count].
-  /// `index` picks the source row of each result row when not null, [count].
+  /// Converts caller data to the activation type, zero-padded to `stored` elements: result rows first .. first + count - 1.
+  /// `index`, `scale` and `out` are those of the whole batch: result row r lies at out + r * out_stride (bytes) and comes from
+  /// source row index[r] (r itself when `index` is null); scale[r] multiplies it in fp32 before rounding (input weighting).
   virtual void prepare_rows(const ConstMatrix& source, const std::int32_t* index, const float* scale, std::int64_t first, std::int64_t count,
                             std::byte* out, std::int64_t out_stride, std::int64_t stored) const noexcept = 0;
   /// logits[t, e] = router[e, :] . hidden_states[t, :], fp32 accumulation (double in `reference`) from the values as given, in an

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/body.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/numbers.h"
+
+// Nothing here reads floating-point exception flags; without this GCC keeps every comparison as a branch and vectorises no body.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-trapping-math")
+#endif
+
+namespace motet {
+namespace {
+
+// e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2: Taylor to r^7 leaves r^8 / 8! < 6e-9. ln 2 in two parts, the first with
+// few enough bits that n times it is exact. Adding 1.5 * 2^23 rounds to an integer that then stands in the low mantissa bits.
+[[gnu::always_inline]] inline float exp_of(float x) noexcept {
+  constexpr float kRound = 12582912.0f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float shifted = x * 1.44269504f + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  float p = 1.0f / 5040.0f;
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * f32_of_bits((bits_of_f32(shifted) + 127u) << 23);
+}
+
+[[gnu::always_inline]] inline float sigmoid(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
+// Comparisons that NaN fails: it stays NaN.
+[[gnu::always_inline]] inline float at_most(float x, float limit) noexcept { return x > limit ? limit : x; }
+[[gnu::always_inline]] inline float clamped(float x, float limit) noexcept {
+  x = x > limit ? limit : x;
+  return x < -limit ? -limit : x;
+}
+
+template <class Function>
+[[gnu::always_inline]] inline void with_gate(const float* __restrict gate, float* __restrict up, std::int64_t count, Function function) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) up[i] = function(gate[i], up[i]);
+}
+
+template <class Function>
+[[gnu::always_inline]] inline void alone(float* up, std::int64_t count, Function function) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) up[i] = function(up[i]);
+}
+
+float silu(float g) noexcept { return g * sigmoid(g); }
+// (1 + tanh z) / 2 = sigmoid(2 z)
+float gelu_tanh(float g) noexcept { return g * sigmoid(1.5957691216f * (g + 0.044715f * g * g * g)); }
+float relu2(float u) noexcept {
+  const float r = u < 0.0f ? 0.0f : u;
+  return r * r;
+}
+
+void apply_gated(const Activation& a, const float* gate, float* up, std::int64_t count) noexcept {
+  const float limit = a.limit > 0 ? static_cast<float>(a.limit) : std::numeric_limits<float>::infinity();
+  const auto alpha = static_cast<float>(a.alpha), offset = static_cast<float>(a.offset);
+  switch (a.kind) {
+    case ActivationKind::silu: return with_gate(gate, up, count, [](float g, float u) { return silu(g) * u; });
+    case ActivationKind::gelu_tanh: return with_gate(gate, up, count, [](float g, float u) { return gelu_tanh(g) * u; });
+    case ActivationKind::swiglu_oai:
+      return with_gate(gate, up, count, [=](float g, float u) {
+        const float limited = at_most(g, limit);
+        return (clamped(u, limit) + offset) * (limited * sigmoid(alpha * limited));
+      });
+    case ActivationKind::swiglu_clamped: return with_gate(gate, up, count, [=](float g, float u) { return silu(at_most(g, limit)) * clamped(u, limit); });
+    case ActivationKind::swiglu_step: return with_gate(gate, up, count, [=](float g, float u) { return at_most(silu(g), limit) * clamped(u, limit); });
+    case ActivationKind::situ:
+      return with_gate(gate, up, count, [=](float g, float u) { return alpha * std::tanh(g / alpha) * sigmoid(g) * (limit * std::tanh(u / limit)); });
+    case ActivationKind::relu2: return;   // has no gate: refused when planning
+  }
+}
+
+}  // namespace
+
+float body_exp(float x) noexcept { return exp_of(x); }
+
+void apply_body(const Activation& activation, const float* gate, float* up, std::int64_t count) noexcept {
+  if (gate != nullptr) return apply_gated(activation, gate, up, count);
+  switch (activation.kind) {
+    case ActivationKind::silu: return alone(up, count, silu);
+    case ActivationKind::gelu_tanh: return alone(up, count, gelu_tanh);
+    case ActivationKind::relu2: return alone(up, count, relu2);
+    default: return;                      // need a gate: refused when planning
+  }
+}
+
+void store_as(DType dtype, const float* values, std::int64_t count, std::byte* out) noexcept {
+  if (dtype == DType::f32) {
+    std::memcpy(out, values, static_cast<std::size_t>(count) * sizeof(float));
+    return;
+  }
+  auto* to = reinterpret_cast<std::uint16_t*>(out);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = f32_to_bf16(values[i]);
+}
+
+void load_as_f32(DType dtype, const std::byte* values, std::int64_t count, const float* scale, float* out) noexcept {
+  if (dtype == DType::f32) {
+    std::memcpy(out, values, static_cast<std::size_t>(count) * sizeof(float));
+  } else if (dtype == DType::bf16) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_unaligned<std::uint16_t>(values + i * 2));
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = f16_to_f32(load_unaligned<std::uint16_t>(values + i * 2));
+  }
+  if (scale == nullptr) return;
+  const float factor = *scale;
+  for (std::int64_t i = 0; i < count; ++i) out[i] *= factor;
+}
+
+}  // namespace motet

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the commands of the motet program share. stdout carries results (tables, or one JSON document with --json), stderr logs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motet/motet.hpp"
+
+namespace motet::cli {
+
+/// Options that plan, run and bench have in common, and their text before it is understood.
+struct WishOptions {
+  std::string backend, target, arithmetic = "bf16", residence = "mapped", finalize = "builtin", memory_limit;
+  bool invariant = false, allow_substitution = false;
+  int threads = 0;
+
+  void add_to(CLI::App& app);
+  /// Throws Error(invalid_argument) with a suggestion for a mistyped name.
+  Wishes wishes() const;
+  std::int64_t memory_limit_bytes() const;
+};
+
+/// A command: adds its options to the app and runs after parsing; returns the exit code.
+struct Command {
+  CLI::App* app = nullptr;
+  int (*run)() = nullptr;
+};
+
+Command add_doctor(CLI::App& root);
+Command add_list(CLI::App& root);
+Command add_inspect(CLI::App& root);
+Command add_plan(CLI::App& root);
+Command add_run(CLI::App& root);
+Command add_check(CLI::App& root);
+Command add_bench(CLI::App& root);
+Command add_completion(CLI::App& root);
+
+/// --json, the same on every command.
+void add_json(CLI::App& app, bool& json);
+
+/// "8GiB", "512M", "1000000" -> bytes; throws Error(invalid_argument).
+std::int64_t parse_bytes(const std::string& text);
+/// "1,16,256" -> numbers >= 0; throws Error(invalid_argument).
+std::vector<std::int64_t> parse_counts(const std::string& text, const std::string& option);
+
+/// The nearest of `known` to `given` when it is near enough to be a slip of the finger, else "".
+std::string nearest(const std::string& given, const std::vector<std::string>& known);
+/// " Did you mean 'x'?" or "".
+std::string suggestion(const std::string& given, const std::vector<std::string>& known);
+
+/// Bash, zsh and fish completion from the option table.
+std::string completion_script(const CLI::App& root, const std::string& shell);
+
+}  // namespace motet::cli

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// motet run: the main job. Reads a checkpoint's MoE layers in place, runs them, checks them, says what happened.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <optional>
+
+#include "cli.h"
+#include "interrupt.h"
+#include "output.h"
+#include "roofline.h"
+#include "run_input.h"
+
+namespace motet::cli {
+namespace {
+
+struct Options {
+  std::string checkpoint, layer, input, output, trace;
+  std::int64_t tokens = 16, repeat = 1;
+  std::uint64_t seed = 1;
+  bool check = false, no_probe = false, json = false;
+  WishOptions wishes;
+  CLI::Option* tokens_option = nullptr;
+} options;
+
+/// What one layer did.
+struct LayerRun {
+  Plan plan;
+  RunInput input;
+  std::vector<std::byte> output;
+  std::vector<std::int32_t> top_k_index;
+  std::vector<float> top_k_weights;
+  std::vector<ForwardStats> stats;         ///< one per repeat
+  std::vector<std::int64_t> load;
+  std::optional<CheckReport> check;
+
+  const ForwardStats& median() const {
+    std::vector<std::size_t> order(stats.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return stats[a].total_seconds < stats[b].total_seconds; });
+    return stats[order[order.size() / 2]];
+  }
+};
+
+Plan plan_layer(const LayerSpec& spec, const RunInput& input, const Environment& environment) {
+  Deployment deployment;
+  deployment.tokens = std::max<std::int64_t>(input.tokens, 1);
+  deployment.input = input.dtype;
+  deployment.memory_limit = options.wishes.memory_limit_bytes();
+  deployment.wishes = options.wishes.wishes();
+  return plan(spec, deployment, environment).value();
+}
+
+LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, RunInput input, const Environment& environment) {
+  LayerRun run{plan_layer(spec, input, environment), std::move(input), {}, {}, {}, {}, {}, {}};
+  const std::shared_ptr<const LayerWeights> weights = checkpoint.load(spec.layer);
+  const std::unique_ptr<Layer> layer = Layer::create(run.plan, weights);
+  const OutputType type = run.plan.output(run.input.tokens);
+  const auto cells = static_cast<std::size_t>(run.input.tokens * spec.top_k);
+  run.output.resize(static_cast<std::size_t>(type.rows * type.cols * bits_of(type.dtype) / 8));
+  run.top_k_index.resize(cells);
+  run.top_k_weights.resize(cells);
+  const ForwardInput in = run.input.view(spec);
+  ForwardOutput out;
+  out.output = {run.output.data(), type.dtype, type.rows, type.cols};
+  out.top_k_index = run.top_k_index.data();
+  out.top_k_weights = run.top_k_weights.data();
+  for (std::int64_t i = 0; i < options.repeat; ++i) {
+    stop_if_interrupted();
+    const RunStatus status = layer->forward(in, out);
+    if (!status.ok()) throw Error(status.code, std::string(status.text()));
+    run.stats.push_back(layer->stats());
+  }
+  run.load.assign(layer->expert_load(), layer->expert_load() + spec.experts);
+  if (options.check) {
+    run.check = check_forward(run.plan, weights, in, {run.output.data(), type.dtype, type.rows, type.cols}, run.top_k_index.data(), run.top_k_weights.data());
+  }
+  return run;
+}
+
+void write_outputs(const std::vector<LayerRun>& runs, bool all) {
+  std::vector<NamedTensor> tensors;
+  for (const LayerRun& run : runs) {
+    const std::string prefix = all ? fmt::format("layers.{}.", run.plan.spec.layer) : "";
+    const OutputType type = run.plan.output(run.input.tokens);
+    tensors.push_back({prefix + "output", type.dtype, {type.rows, type.cols}, run.output.data()});
+    tensors.push_back({prefix + "top_k_index", DType::i32, {run.input.tokens, run.plan.spec.top_k}, run.top_k_index.data()});
+    tensors.push_back({prefix + "top_k_weights", DType::f32, {run.input.tokens, run.plan.spec.top_k}, run.top_k_weights.data()});
+  }
+  write_tensor_file(options.output, tensors);
+}
+
+// Trace-event JSON (the format that Perfetto and chrome://tracing open): one row per layer, stages one after the other.
+void write_trace(const std::vector<LayerRun>& runs) {
+  Json events = Json::array();
+  double now = 0;
+  for (const LayerRun& run : runs) {
+    for (const ForwardStats& stats : run.stats) {
+      for (int stage = 0; stage <= static_cast<int>(StageId::tail); ++stage) {
+        const double duration = stats.seconds[stage] * 1e6;
+        if (duration <= 0) continue;
+        events.push_back({{"name", name_of(static_cast<StageId>(stage))}, {"ph", "X"}, {"ts", now}, {"dur", duration}, {"pid", 1}, {"tid", run.plan.spec.layer},
+                          {"args", {{"layer", run.plan.spec.layer}, {"tokens", stats.tokens}, {"rows", stats.rows}}}});
+        now += duration;
+      }
+    }
+  }
+  write_text_file(options.trace, Json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() + "\n");
+}
+
+struct LoadSummary { std::int64_t used = 0, most = 0; double mean = 0; };
+LoadSummary summarise(const std::vector<std::int64_t>& load) {
+  LoadSummary result;
+  std::int64_t total = 0;
+  for (const std::int64_t rows : load) result.used += rows > 0 ? 1 : 0, result.most = std::max(result.most, rows), total += rows;
+  result.mean = load.empty() ? 0 : static_cast<double>(total) / static_cast<double>(load.size());
+  return result;
+}
+
+Json check_json(const CheckReport& check) {
+  return {{"relative_l2", check.relative_l2}, {"bound", check.bound}, {"tokens", check.tokens}, {"routing_mismatches", check.routing_mismatches},
+          {"near_ties", check.near_ties}, {"weights_abs", check.weights_abs}, {"ok", check.ok}, {"text", check.text}};
+}
+
+Json layer_json(const LayerRun& run, const MeasuredRates& rates) {
+  const ForwardStats& stats = run.median();
+  const Limit limit = limit_of(static_cast<double>(stats.weight_bytes), stats.flops, rates, run.plan.recipe.arithmetic);
+  Json document = {{"layer", run.plan.spec.layer}, {"fingerprint", run.plan.fingerprint}, {"backend", run.plan.backend}, {"target", run.plan.target},
+                   {"arithmetic", run.plan.recipe.arithmetic}, {"threads", run.plan.threads}, {"input", run.input.source}, {"tokens", stats.tokens}, {"rows", stats.rows},
+                   {"repeats", run.stats.size()}, {"seconds", stats.total_seconds},
+                   {"tokens_per_second", stats.total_seconds > 0 ? static_cast<double>(stats.tokens) / stats.total_seconds : 0},
+                   {"weight_bytes", stats.weight_bytes}, {"flops", stats.flops}};
+  for (int stage = 0; stage <= static_cast<int>(StageId::tail); ++stage) document["stages"][std::string(name_of(static_cast<StageId>(stage)))] = stats.seconds[stage];
+  document["limit"] = limit.name.empty() ? Json(nullptr) : Json(limit.name);
+  document["share"] = limit.name.empty() || stats.total_seconds <= 0 ? Json(nullptr) : Json(limit.seconds / stats.total_seconds);
+  document["workspace_bytes"] = run.plan.workspace.bytes;
+  document["expert_load"] = run.load;
+  document["check"] = run.check ? check_json(*run.check) : Json(nullptr);
+  return document;
+}
+
+std::string layer_text(const LayerRun& run, const MeasuredRates& rates) {
+  const ForwardStats& stats = run.median();
+  const LayerSpec& spec = run.plan.spec;
+  std::string text = fmt::format("{}\n  {}: hidden {}, intermediate {}, experts {}, top_k {}, {}\n  {}{} on {} threads, arithmetic {}; plan {}\n  input: {}\n",
+                                 bold(fmt::format("Layer {}", spec.layer)), spec.family, spec.hidden, spec.intermediate, spec.experts, spec.top_k, spec.gate_up.format, run.plan.backend,
+                                 run.plan.target.empty() ? "" : "/" + run.plan.target, run.plan.threads, run.plan.recipe.arithmetic, run.plan.fingerprint.substr(0, 12), run.input.source);
+  Table table({"stage", "time", "share"});
+  for (int stage = 0; stage <= static_cast<int>(StageId::tail); ++stage) {
+    if (stats.seconds[stage] <= 0) continue;
+    table.row({std::string(name_of(static_cast<StageId>(stage))), seconds_text(stats.seconds[stage]),
+               fmt::format("{:.1f} %", stats.total_seconds > 0 ? 100 * stats.seconds[stage] / stats.total_seconds : 0)});
+  }
+  text += table.text();
+  const double seconds = stats.total_seconds;
+  text += fmt::format("  total {}{}: {:.1f} tokens/s, {} of weights read", seconds_text(seconds), run.stats.size() > 1 ? fmt::format(" (median of {})", run.stats.size()) : "",
+                      seconds > 0 ? static_cast<double>(stats.tokens) / seconds : 0.0, bytes_text(stats.weight_bytes));
+  if (seconds > 0) text += fmt::format(" ({:.1f} GB/s, {:.1f} GFLOP/s)", static_cast<double>(stats.weight_bytes) / seconds / 1e9, stats.flops / seconds / 1e9);
+  text += "\n";
+  const Limit limit = limit_of(static_cast<double>(stats.weight_bytes), stats.flops, rates, run.plan.recipe.arithmetic);
+  if (!limit.name.empty() && seconds > 0) {
+    text += fmt::format("  {:.0f} % of this machine's limit, which is {} here (weights that stay in cache can pass 100 %)\n", 100 * limit.seconds / seconds, limit.name);
+  }
+  const LoadSummary load = summarise(run.load);
+  text += fmt::format("  expert load: {} of {} experts used, most loaded {} rows, {:.2f} times the mean\n", load.used, run.load.size(), load.most,
+                      load.mean > 0 ? static_cast<double>(load.most) / load.mean : 0.0);
+  if (run.check) text += fmt::format("  check: {} {}\n", run.check->ok ? green("ok") : red("FAILED"), run.check->text);
+  return text;
+}
+
+std::vector<const LayerSummary*> wanted_layers(const Checkpoint& checkpoint) {
+  std::vector<const LayerSummary*> result;
+  if (options.layer == "all") {
+    for (const LayerSummary& layer : checkpoint.layers()) result.push_back(&layer);
+  } else if (options.layer.empty()) {
+    result.push_back(&checkpoint.layers().front());
+  } else {
+    const std::vector<std::int64_t> numbers = parse_counts(options.layer, "--layer (a number or 'all')");
+    for (const std::int64_t number : numbers) result.push_back(&checkpoint.layer(number));
+  }
+  return result;
+}
+
+void validate() {
+  if (options.tokens < 0) throw Error(ErrorCode::invalid_argument, fmt::format("--tokens takes a number >= 0, not {}", options.tokens));
+  if (options.repeat < 1) throw Error(ErrorCode::invalid_argument, fmt::format("--repeat takes a number >= 1, not {}", options.repeat));
+  if (!options.input.empty() && options.tokens_option->count() > 0) {
+    throw Error(ErrorCode::invalid_argument, "--tokens makes synthetic tokens and --input reads them from a file: give one of the two");
+  }
+  if (options.wishes.wishes().finalize != Finalize::builtin) {
+    throw Error(ErrorCode::not_supported, fmt::format("motet run writes finalized output, but --finalize {} was given; the library's Layer::forward has that form", options.wishes.finalize));
+  }
+}
+
+int run() {
+  validate();
+  const auto checkpoint = Checkpoint::open(options.checkpoint);
+  const std::shared_ptr<TensorFile> file = options.input.empty() ? nullptr : TensorFile::open(options.input);
+  const Environment environment = Environment::probe();
+  std::vector<LayerRun> runs;
+  for (const LayerSummary* layer : wanted_layers(*checkpoint)) {
+    stop_if_interrupted();
+    RunInput input = file != nullptr ? input_from_file(*file, options.input, layer->spec) : synthetic_input(layer->spec, options.tokens, options.seed);
+    runs.push_back(run_layer(*checkpoint, layer->spec, std::move(input), environment));
+  }
+  MeasuredRates rates;
+  if (!options.no_probe) rates = measure_rates({.threads = runs.front().plan.threads});
+  if (!options.output.empty()) write_outputs(runs, options.layer == "all" || runs.size() > 1);
+  if (!options.trace.empty()) write_trace(runs);
+  bool ok = true;
+  Json document = {{"schema", "motet.run/1"}, {"version", version()}, {"checkpoint", checkpoint->path()}, {"family", checkpoint->family()},
+                   {"processor", environment.processor}, {"threads_reason", environment.threads_reason}};
+  if (!options.no_probe) document["rates"] = {{"read_bytes_per_second", rates.read_bytes_per_second}, {"f32_flops", rates.f32_flops}, {"bf16_flops", rates.bf16_flops}, {"seconds", rates.seconds}};
+  std::string text = fmt::format("{} on {} ({})\n", checkpoint->path(), environment.processor, environment.threads_reason);
+  for (const LayerRun& run : runs) {
+    ok = ok && (!run.check || run.check->ok);
+    document["layers"].push_back(layer_json(run, rates));
+    text += "\n" + layer_text(run, rates);
+  }
+  document["ok"] = ok;
+  if (options.json) {
+    print_json(document);
+  } else {
+    print(text);
+  }
+  return ok ? 0 : exit_code_of(ErrorCode::check_failed);
+}
+
+}  // namespace
+
+Command add_run(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("run", "Run MoE layers of a checkpoint in place and say what happened");
+  app->footer("Example:\n  motet run sample/gpt-oss-tiny --layer all --input sample/gpt-oss-tiny/hidden_states.safetensors --check");
+  app->add_option("checkpoint", options.checkpoint, "Directory, one .safetensors file, or a hub id in the local Hugging Face cache")->required();
+  app->add_option("--layer", options.layer, "The model's layer number, or 'all'; default: the first MoE layer");
+  options.tokens_option = app->add_option("--tokens", options.tokens, "Synthetic tokens when there is no --input")->capture_default_str();
+  app->add_option("--input", options.input, "safetensors with hidden_states [tokens, hidden]; optional router_logits, token_ids, top_k_index + top_k_weights; layers.N.NAME for one layer");
+  app->add_option("--output", options.output, "Write output, top_k_index and top_k_weights as safetensors");
+  app->add_flag("--check", options.check, "Compare with the double-precision reference");
+  app->add_option("--repeat", options.repeat, "Forwards per layer; times are of the median one")->capture_default_str();
+  app->add_option("--seed", options.seed, "Seed of synthetic tokens")->capture_default_str();
+  app->add_option("--trace", options.trace, "Write a trace-event JSON file (opens in Perfetto)");
+  app->add_flag("--no-probe", options.no_probe, "Do not measure the machine's limits (saves 0.3 s)");
+  options.wishes.add_to(*app);
+  add_json(*app, options.json);
+  return {app, run};
+}
+
+}  // namespace motet::cli

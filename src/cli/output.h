@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables and numbers for people, JSON for machines.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace motet::cli {
+
+using Json = nlohmann::ordered_json;
+
+/// A table whose columns are as wide as their widest cell; numbers (cells that begin with a digit) align right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> head) : head_(std::move(head)) {}
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::string> head_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// True when stdout is a terminal and NO_COLOR is not set.
+bool colour();
+std::string bold(const std::string& text);
+std::string red(const std::string& text);
+std::string green(const std::string& text);
+
+/// "1.5 GiB", "832 B".
+std::string bytes_text(std::int64_t bytes);
+/// "12.3 ms", "4.56 us".
+std::string seconds_text(double seconds);
+/// "1 234 567" with thin groups.
+std::string count_text(std::int64_t count);
+
+/// One JSON document on stdout, with "schema" first.
+void print_json(const Json& document);
+void print(const std::string& text);
+
+}  // namespace motet::cli

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "motet/registry.h"
+
+#include "backends/backend.h"
+#include "checkpoint/family.h"
+#include "formats/format.h"
+#include "kernels/kernel.h"
+#include "routing/router_names.h"
+
+namespace motet {
+namespace {
+
+ListEntry entry(std::string_view name, std::string_view about) { return {std::string(name), std::string(about)}; }
+
+}  // namespace
+
+std::vector<ListEntry> formats() {
+  std::vector<ListEntry> list;
+  for (const Format* format : all_formats()) list.push_back(entry(format->facts.name, format->facts.about));
+  return list;
+}
+
+std::vector<ListEntry> families() {
+  std::vector<ListEntry> list;
+  for (const Family* family : all_families()) list.push_back(entry(family->name, family->about));
+  return list;
+}
+
+std::vector<ListEntry> backends() {
+  std::vector<ListEntry> list;
+  for (const Backend* backend : all_backends()) list.push_back(entry(backend->traits.name, backend->traits.about));
+  return list;
+}
+
+std::vector<ListEntry> targets() {
+  std::vector<ListEntry> list;
+#define MOTET_TARGET_LINE(name, flags, needs) list.push_back(entry(#name, "needs " needs));
+#include "kernels/targets.inc"
+#undef MOTET_TARGET_LINE
+  return list;
+}
+
+std::vector<ListEntry> strategies() { return {entry("none", "one rank, no exchange")}; }
+
+std::vector<ListEntry> arithmetics() {
+  return {entry(name_of(KernelArithmetic::f32), "fp32 activations and accumulation; levels exact and bf16"),
+          entry(name_of(KernelArithmetic::bf16_dot), "bf16 activations, pairs summed into fp32; level bf16"),
+          entry("double", "double precision, the reference backend alone")};
+}
+
+std::vector<ListEntry> routers() {
+  std::vector<ListEntry> list;
+  for (const NamedRouter& router : named_routers()) list.push_back(entry(router.name, router.about));
+  return list;
+}
+
+std::string_view version() noexcept { return MOTET_VERSION; }
+
+}  // namespace motet

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Oracles made with other people's software: `motet run` on every case of tests/golden, for `reference` and for `cpu` on every
+// usable target, compared by the case's own tolerance file. tests/golden/README.md tells the form of a case.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "motet/motet.hpp"
+
+namespace motet {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> cases() {
+  std::vector<fs::path> result;
+  for (const auto& entry : fs::directory_iterator(fs::path(MOTET_SOURCE_DIR) / "tests/golden")) {
+    if (fs::exists(entry.path() / "case.json")) result.push_back(entry.path());
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(in);
+}
+
+std::vector<float> floats(const TensorFile& file, const std::string& name) {
+  const NamedTensor* tensor = file.find(name);
+  if (tensor == nullptr || tensor->dtype != DType::f32) return {};
+  std::size_t count = 1;
+  for (const std::int64_t extent : tensor->shape) count *= static_cast<std::size_t>(extent);
+  std::vector<float> values(count);
+  std::memcpy(values.data(), tensor->data, count * sizeof(float));
+  return values;
+}
+
+std::vector<std::int32_t> ints(const TensorFile& file, const std::string& name) {
+  const NamedTensor* tensor = file.find(name);
+  if (tensor == nullptr || tensor->dtype != DType::i32) return {};
+  std::vector<std::int32_t> values(static_cast<std::size_t>(tensor->shape[0] * tensor->shape[1]));
+  std::memcpy(values.data(), tensor->data, values.size() * sizeof(std::int32_t));
+  return values;
+}
+
+double relative_l2(const std::vector<float>& given, const std::vector<float>& expected) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += (double(given[i]) - expected[i]) * (double(given[i]) - expected[i]);
+    norm += double(expected[i]) * expected[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+struct Way {
+  std::string backend, target, arithmetic, tolerance;
+  std::string text() const { return backend + (target.empty() ? "" : "/" + target) + " " + arithmetic; }
+};
+
+std::vector<Way> ways() {
+  std::vector<Way> result = {{"reference", "", "bf16", "reference"}};
+  for (const TargetFacts& target : Environment::probe().targets) {
+    if (!target.usable) {
+      std::printf("skipped target %s: %s\n", target.name.c_str(), target.reason.c_str());
+      continue;
+    }
+    for (const char* arithmetic : {"bf16", "exact"}) {
+      result.push_back({"cpu", target.name, arithmetic, arithmetic});
+      result.push_back({"cpu", target.name, std::string(arithmetic) + " --invariant", arithmetic});
+    }
+  }
+  return result;
+}
+
+class Golden : public testing::TestWithParam<fs::path> {};
+
+TEST_P(Golden, RunGivesTheExpectedOutput) {
+  const fs::path& folder = GetParam();
+  const nlohmann::json tolerance = read_json(folder / "tolerance.json");
+  const std::int64_t number = read_json(folder / "case.json").at("layer").get<std::int64_t>();
+  const auto expected = TensorFile::open((folder / "expected.safetensors").string());
+  const std::vector<float> output = floats(*expected, "output");
+  const std::vector<std::int32_t> index = ints(*expected, "top_k_index");
+  const std::vector<float> weights = floats(*expected, "top_k_weights");
+  ASSERT_FALSE(output.empty());
+  const fs::path result_path = fs::temp_directory_path() / ("motet_golden_" + std::to_string(getpid()) + ".safetensors");
+  for (const Way& way : ways()) {
+    SCOPED_TRACE(way.text());
+    fs::remove(result_path);
+    std::ostringstream command;
+    command << MOTET_BIN_DIR << "/motet run " << folder << " --layer " << number << " --input " << (folder / "input.safetensors") << " --output " << result_path
+            << " --no-probe --json --backend " << way.backend << (way.target.empty() ? "" : " --target " + way.target) << " --arithmetic " << way.arithmetic << " >/dev/null";
+    ASSERT_EQ(WEXITSTATUS(std::system(command.str().c_str())), 0) << command.str();
+    const auto result = TensorFile::open(result_path.string());
+    const std::vector<float> given = floats(*result, "output");
+    ASSERT_EQ(given.size(), output.size());
+    const double bound = tolerance.at("output_rel_l2").at(way.tolerance).get<double>();
+    const double error = relative_l2(given, output);
+    std::printf("%-28s %-32s error %.3g, bound %.3g\n", folder.filename().c_str(), way.text().c_str(), error, bound);
+    EXPECT_LE(error, bound);
+    if (index.empty()) continue;
+    const std::vector<std::int32_t> given_index = ints(*result, "top_k_index");
+    const std::vector<float> given_weights = floats(*result, "top_k_weights");
+    ASSERT_EQ(given_index.size(), index.size());
+    const auto top_k = static_cast<std::size_t>(expected->find("top_k_index")->shape[1]);
+    for (std::size_t token = 0; token < index.size() / top_k; ++token) {
+      std::map<std::int32_t, float> of_expert;
+      for (std::size_t k = 0; k < top_k; ++k) of_expert[index[token * top_k + k]] = weights[token * top_k + k];
+      for (std::size_t k = 0; k < top_k; ++k) {
+        const auto found = of_expert.find(given_index[token * top_k + k]);
+        ASSERT_NE(found, of_expert.end()) << "token " << token << " went to expert " << given_index[token * top_k + k];
+        ASSERT_LE(std::fabs(found->second - given_weights[token * top_k + k]), tolerance.at("top_k_weights_abs").get<double>()) << "token " << token;
+      }
+    }
+  }
+  fs::remove(result_path);
+}
+
+// The comparison sees what it must see: one swapped pair of tokens, one skipped token, one flipped sign.
+TEST_P(Golden, WrongResultsAreOutsideTheTolerance) {
+  const auto expected = TensorFile::open((GetParam() / "expected.safetensors").string());
+  const std::vector<float> output = floats(*expected, "output");
+  const auto hidden = static_cast<std::size_t>(expected->find("output")->shape[1]);
+  const double widest = read_json(GetParam() / "tolerance.json").at("output_rel_l2").at("bf16").get<double>();
+  std::vector<float> skipped = output;
+  std::fill(skipped.begin(), skipped.begin() + static_cast<std::ptrdiff_t>(hidden), 0.0F);
+  EXPECT_GT(relative_l2(skipped, output), widest);
+  std::vector<float> swapped = output;
+  std::swap_ranges(swapped.begin(), swapped.begin() + static_cast<std::ptrdiff_t>(hidden), swapped.begin() + static_cast<std::ptrdiff_t>(hidden));
+  EXPECT_GT(relative_l2(swapped, output), widest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(cases()), [](const auto& info) { return info.param.filename().string(); });
+
+TEST(GoldenCases, AreThere) { EXPECT_GE(cases().size(), 17U) << "tests/golden must hold its cases"; }
+
+}  // namespace
+}  // namespace motet
