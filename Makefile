@@ -41,6 +41,7 @@ check: DEPS_FOR = test
 check: deps
 	python3 tools/check_floors.py
 	python3 tools/check_lists.py
+	python3 tools/check_laws.py
 	python3 tools/check_symbols.py $(BUILD)
 	tools/check_tidy.sh $(BUILD)
 

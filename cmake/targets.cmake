@@ -41,7 +41,9 @@ function(motet_target_kernels)
     string(REPLACE "|" ";" flags "${flags}")
     add_library(motet_kernels_${target} OBJECT ${sources})
     target_link_libraries(motet_kernels_${target} PRIVATE motet_options)
-    target_compile_options(motet_kernels_${target} PRIVATE ${flags} $<$<CONFIG:Release>:-O3> $<$<CONFIG:Debug>:-O1>)
+    # g++ 12 reports its own intrinsics headers as reading uninitialised values (GCC bug 105593).
+    target_compile_options(motet_kernels_${target} PRIVATE ${flags} $<$<CONFIG:Release>:-O3> $<$<CONFIG:Debug>:-O1>
+                           $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
     target_compile_definitions(motet_kernels_${target} PRIVATE MOTET_TARGET=${target} MOTET_TARGET_${target}=1)
     list(APPEND names ${target})
   endforeach()

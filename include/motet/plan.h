@@ -83,7 +83,7 @@ struct Recipe {
   WeightSite weight_site = WeightSite::finalize;
   std::vector<std::string> sum_order;        ///< one sentence per sum
   std::vector<std::string> rounding_points;  ///< every place where a value is rounded
-  double error_bound = 0;          ///< promised relative L2 error of the level
+  double error_bound = 0;          ///< promised relative L2 error of the level, before the output is rounded to its dtype
   bool operator==(const Recipe&) const = default;
 };
 
@@ -140,11 +140,11 @@ struct Refusal {
 };
 
 struct Choice {
-  std::string kind;                ///< backend, target, arithmetic, residence, strategy, scheduler, finalize
+  std::string kind;                ///< backend, target, arithmetic, residence, threads, strategy, scheduler, finalize
   std::string name;
   Verdict verdict = Verdict::eligible;
-  std::string reason;              ///< why chosen or merely eligible
-  std::optional<Refusal> refusal;  ///< when refused
+  std::string reason{};            ///< why chosen or merely eligible
+  std::optional<Refusal> refusal{};   ///< when refused
   bool substituted = false;        ///< chosen in place of a refused wish
   bool operator==(const Choice&) const = default;
 };
@@ -201,9 +201,9 @@ struct OutputType {
 
 struct Plan {
   LayerSpec spec;
-  Deployment deployment;
+  Deployment deployment;           ///< as planned: in place of a substituted wish it holds what was taken
   Environment environment;
-  std::string backend, target, strategy, scheduler;
+  std::string backend, target, strategy, scheduler;   ///< strategy is "" when there are ranks to exchange with and none is built
   int threads = 1;
   std::vector<Width> widths;
   std::vector<Stage> stages;
@@ -230,7 +230,9 @@ struct Plan {
   std::string to_text() const;                       ///< tables for a terminal, no colour, 100 columns
 };
 
-/// A plan, or every refusal that stands against it (never empty then).
+/// A plan, or every refusal that stands against it (never empty then). A plan that does not fit in memory is a plan, so that it can be
+/// printed: memory.fit says so, and value() and Layer::create throw would_not_fit. `choices` is empty when spec or deployment are
+/// themselves wrong: then nobody was asked.
 struct PlanResult {
   std::optional<Plan> plan;
   std::vector<Refusal> refusals;

@@ -36,7 +36,7 @@ std::size_t utf8_length(std::string_view text) noexcept {
   return 0;
 }
 
-std::string quoted(std::string_view text, std::size_t longest) {
+std::string Quoted::operator()(std::string_view text, std::size_t longest) const {
   std::string result = "'";
   std::size_t i = 0;
   while (i < text.size() && i < longest) {

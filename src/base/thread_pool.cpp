@@ -19,10 +19,10 @@
 namespace motet {
 namespace {
 
-constexpr std::int64_t kBatch = std::int64_t{1} << 30;   // pieces of one batch: places fit the low half of a share's word
+constexpr std::int64_t kBatch = std::int64_t{1} << 30;   // pieces of one batch: counts fit the low half of a share's word
 constexpr auto kSpin = std::chrono::microseconds(100);
 
-void pause() noexcept {
+void relax() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #else
@@ -36,7 +36,7 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noex
   do {
     for (int i = 0; i < 16; ++i) {
       if (value.load(std::memory_order_acquire) != old) return;
-      pause();
+      relax();
     }
   } while (std::chrono::steady_clock::now() < end);
   value.wait(old, std::memory_order_acquire);
@@ -135,18 +135,14 @@ std::int64_t ThreadPool::take_pieces(std::uint32_t generation, int thread) noexc
   std::int64_t ran = 0;
   for (int i = 0; i < threads_; ++i) {
     Share& share = shares_[static_cast<std::size_t>((thread + i) % threads_)];
+    std::uint64_t word = share.word.load(std::memory_order_acquire);
     for (;;) {
-      // Body, context and extent are read before the claim: when the claim holds, the run is this generation's and unfinished, so they
-      // were not replaced meanwhile; when they were, the tag differs and the claim fails.
-      std::uint64_t word = share.word.load(std::memory_order_acquire);
-      const auto place = static_cast<std::uint32_t>(word);
-      const std::int64_t first = share.first.load(std::memory_order_relaxed);
-      const Body body = body_.load(std::memory_order_relaxed);
-      void* const context = context_.load(std::memory_order_relaxed);
-      if (static_cast<std::uint32_t>(word >> 32) != generation || place >= share.count.load(std::memory_order_relaxed)) break;
-      if (!share.word.compare_exchange_strong(word, word + 1, std::memory_order_acq_rel)) continue;
-      body(context, first + place, thread);
+      const auto left = static_cast<std::uint32_t>(word);
+      if (static_cast<std::uint32_t>(word >> 32) != generation || left == 0) break;
+      if (!share.word.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      body_(context_, share.end - left, thread);   // the claim keeps this run open, so none of these is replaced meanwhile
       ++ran;
+      word = share.word.load(std::memory_order_acquire);
     }
   }
   return ran;
@@ -158,9 +154,8 @@ void ThreadPool::run_batch(std::int64_t first, std::int64_t pieces) noexcept {
   for (int t = 0; t < threads_; ++t) {
     Share& share = shares_[static_cast<std::size_t>(t)];
     const std::int64_t begin = pieces * t / threads_, end = pieces * (t + 1) / threads_;
-    share.first.store(first + begin, std::memory_order_relaxed);
-    share.count.store(static_cast<std::uint32_t>(end - begin), std::memory_order_relaxed);
-    share.word.store(static_cast<std::uint64_t>(generation) << 32, std::memory_order_release);
+    share.end = first + end;
+    share.word.store(static_cast<std::uint64_t>(generation) << 32 | static_cast<std::uint64_t>(end - begin), std::memory_order_release);
   }
   generation_.store(generation);
   generation_.notify_all();
@@ -179,8 +174,8 @@ void ThreadPool::run(std::int64_t pieces, Body body, void* context) noexcept {
     for (std::int64_t piece = 0; piece < pieces; ++piece) body(context, piece, 0);
     return;
   }
-  body_.store(body, std::memory_order_relaxed);
-  context_.store(context, std::memory_order_relaxed);
+  body_ = body;
+  context_ = context;
   for (std::int64_t first = 0; first < pieces; first += kBatch) run_batch(first, std::min(kBatch, pieces - first));
 }
 

@@ -2,10 +2,8 @@
 // Motet's own threads. One user at a time; several pools may run from several threads.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -35,12 +33,11 @@ class ThreadPool final : public Executor {
 
  private:
   using Body = void (*)(void*, std::int64_t, int) noexcept;
-  /// One owner's pieces: the generation in the high half, the next piece's place in the low half. Tagging the counter with the
-  /// generation lets a late thread see that the run it woke up for is over, without the caller waiting for it.
+  /// One owner's pieces: the generation in the high half, how many are left in the low half. The generation in the same word lets
+  /// a late thread see that the run it woke up for is over, without the caller waiting for it.
   struct alignas(64) Share {
     std::atomic<std::uint64_t> word{0};
-    std::atomic<std::uint32_t> count{0};
-    std::atomic<std::int64_t> first{0};
+    std::int64_t end = 0;          // one past the last piece; read only by who holds an unfinished piece
   };
 
   void work(int thread) noexcept;                          // of a worker, until stopped
@@ -51,8 +48,8 @@ class ThreadPool final : public Executor {
   const int threads_;
   std::vector<Share> shares_;
   std::vector<int> processors_;
-  std::atomic<Body> body_{nullptr};
-  std::atomic<void*> context_{nullptr};
+  Body body_ = nullptr;            // body and context: read only by who holds an unfinished piece
+  void* context_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> generation_{0};   // also what idle workers sleep on
   std::atomic<bool> stopping_{false};
   alignas(64) std::atomic<std::uint32_t> unfinished_{0};   // pieces of this batch; the caller sleeps on it

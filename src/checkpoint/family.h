@@ -16,20 +16,20 @@ namespace motet {
 /// Names of one feed-forward body below the layer, without ".weight". "{e}" stands for the expert number; a name without it
 /// is a stack of all experts. "" = there is no such tensor. Either `gate_up` or `up` (with `gate` unless the body has none).
 struct BodyNames {
-  std::string_view gate, up, gate_up, down;
+  std::string_view gate = {}, up = {}, gate_up = {}, down = {};
   GateUpOrder order = GateUpOrder::separate;
   bool transposed = false;             ///< unquantised stacks lie [K,N] in the file
 };
 
 /// Names below "<prefix>layers.<i>.".
 struct LayerNames {
-  std::vector<std::string_view> scopes;     ///< name beginnings that belong to the MoE block: every tensor there must be explained
-  std::vector<BodyNames> experts;           ///< layouts, tried in this order
-  std::string_view router;                  ///< module: .weight, .bias
-  std::string_view selection_bias;          ///< whole tensor name
-  BodyNames shared;
-  std::string_view shared_gate;             ///< module
-  std::string_view latent_in, latent_out;   ///< modules
+  std::vector<std::string_view> scopes = {};    ///< name beginnings that belong to the MoE block: every tensor there must be explained
+  std::vector<BodyNames> experts = {};         ///< layouts, tried in this order
+  std::string_view router = {};           ///< module: .weight, .bias
+  std::string_view selection_bias = {};    ///< whole tensor name
+  BodyNames shared = {};
+  std::string_view shared_gate = {};         ///< module
+  std::string_view latent_in = {}, latent_out = {};  ///< modules
 };
 
 struct Family {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
-constexpr std::int64_t kMaxTextBytes = 100'000'000;
+constexpr std::int64_t kMaxIndexBytes = 100'000'000;
+constexpr std::int64_t kMaxConfigBytes = 4'000'000;   // published ones stay below 200 kB
 
 bool present(const fs::path& path) {
   std::error_code error;
@@ -156,12 +157,12 @@ Source locate(const std::string& where) {
   }
   source.directory = fs::absolute(path, error).lexically_normal().string();
   if (!present(path / "config.json")) fail(ErrorCode::bad_input, source.directory, " holds no config.json, which tells the family and the layer sizes: put it beside the weights");
-  source.config = read_text((path / "config.json").string(), "config.json", kMaxTextBytes);
-  if (present(path / "hf_quant_config.json")) source.quantization = read_text((path / "hf_quant_config.json").string(), "hf_quant_config.json", kMaxTextBytes);
+  source.config = read_text((path / "config.json").string(), "config.json", kMaxConfigBytes);
+  if (present(path / "hf_quant_config.json")) source.quantization = read_text((path / "hf_quant_config.json").string(), "hf_quant_config.json", kMaxConfigBytes);
   if (!source.files.empty()) return source;
   if (present(path / kIndexName)) {
     source.indexed = true;
-    source.index = parse_index(read_text((path / kIndexName).string(), std::string(kIndexName), kMaxTextBytes));
+    source.index = parse_index(read_text((path / kIndexName).string(), std::string(kIndexName), kMaxIndexBytes));
     std::set<std::string> files;
     for (const IndexEntry& entry : source.index) files.insert(entry.file);
     source.files.assign(files.begin(), files.end());

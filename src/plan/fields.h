@@ -42,11 +42,12 @@ void visit_fields(Visitor& v, const SharedExpertSpec& value) {
 template <class Visitor>
 void visit_fields(Visitor& v, const LayerSpec& value) {
   const auto& [family, layer, hidden, latent, intermediate, experts, top_k, activation, gate_up_order, gate_up, down, router, shared,
-               latent_in, latent_out, latent_norm] = value;
+               latent_in, latent_out, latent_norm, latent_norm_epsilon] = value;
   v("family", family), v("layer", layer), v("hidden", hidden), v("latent", latent), v("intermediate", intermediate);
   v("experts", experts), v("top_k", top_k), v("activation", activation), v("gate_up_order", gate_up_order);
   v("gate_up", gate_up), v("down", down), v("router", router), v("shared", shared);
   v("latent_in", latent_in), v("latent_out", latent_out), v("latent_norm", latent_norm);
+  v("latent_norm_epsilon", latent_norm_epsilon);
 }
 
 template <class Visitor>

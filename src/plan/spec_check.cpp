@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -57,6 +58,13 @@ void check_sizes(const LayerSpec& spec, const Deployment& deployment, Refusals& 
   };
   const int64_t scored = std::min(spec.experts, kLargestSize) + std::min(spec.router.zero_experts, kLargestSize);
   const int64_t rows = bounded_product({deployment.tokens, spec.top_k});
+  constexpr int64_t kIds = std::numeric_limits<std::int32_t>::max();
+  if (rows > kIds)
+    out.push_back({"too_many_rows", "rows of a forward are numbered in 32 bits", named("tokens", deployment.tokens) + " x " + named("top_k", spec.top_k),
+                   "tokens * top_k <= " + to_string(kIds)});
+  if (scored > kIds)
+    out.push_back({"too_many_experts", "experts are numbered in 32 bits", named("experts", spec.experts) + " + " + named("zero experts", spec.router.zero_experts),
+                   "at most " + to_string(kIds)});
   const Size sizes[] = {
       {"expert weights (experts x hidden or latent x intermediate)", bounded_product({spec.experts, spec.dispatch_width(), spec.intermediate, 32})},
       {"shared expert weights (hidden x shared intermediate)", bounded_product({spec.hidden, spec.shared.intermediate, 32})},
@@ -79,7 +87,8 @@ void check_activation(std::string_view whose, const Activation& activation, Refu
   for (const NamedNumber& number : {NamedNumber{"alpha", activation.alpha}, {"limit", activation.limit}, {"offset", activation.offset}})
     if (!std::isfinite(number.value))
       out.push_back({"not_finite", std::string(whose) + " activation " + std::string(number.name) + " must be a number", to_string(number.value), "a finite number"});
-  if (activation.gated == (activation.kind == ActivationKind::relu2))
+  const bool may_lack_gate = activation.kind == ActivationKind::silu || activation.kind == ActivationKind::gelu_tanh || activation.kind == ActivationKind::relu2;
+  if (activation.gated ? activation.kind == ActivationKind::relu2 : !may_lack_gate)
     out.push_back({"activation_gate", std::string(whose) + " activation " + kind + (activation.gated ? " reads up alone" : " reads gate and up"),
                    activation.gated ? "a gate" : "no gate", activation.gated ? "gated = false" : "gated = true"});
   if (activation.kind == ActivationKind::relu2 && (activation.alpha != 0 || activation.limit != 0 || activation.offset != 0))
@@ -171,7 +180,7 @@ void check_router(const LayerSpec& spec, Refusals& out) {
                    "input or finalize"});
   for (const NamedNumber& number : {NamedNumber{"scale", router.scale}, {"normalize_epsilon", router.normalize_epsilon},
                                     {"normalize_floor", router.normalize_floor}, {"soft_cap", router.soft_cap}, {"jitter", router.jitter},
-                                    {"normalize_power", router.normalize_power}})
+                                    {"normalize_power", router.normalize_power}, {"latent_norm_epsilon", spec.latent_norm_epsilon}})
     if (!std::isfinite(number.value) || number.value < 0)
       out.push_back({"router_range", "router " + std::string(number.name) + " must be a number that is not negative", format_text("%g", number.value), ">= 0"});
   if (router.normalize == RouterNormalize::p_norm && !(router.normalize_power > 0))

@@ -63,7 +63,8 @@ void append(std::vector<Stage>& stages, const Part& part, std::vector<TensorType
 void append_tail(std::vector<Stage>& stages, const Draft& draft, const Tensors& t) {
   std::vector<TensorType> in{t.routed}, out;
   if (draft.has_shared()) in.push_back(t.shared_out);
-  if (draft.adds_zero_experts()) in.insert(in.end(), {t.hidden_states, t.top_k_index, t.top_k_weights});
+  if (draft.adds_zero_experts() || (draft.has_shared() && draft.spec.shared.gate)) in.push_back(t.hidden_states);
+  if (draft.adds_zero_experts()) in.insert(in.end(), {t.top_k_index, t.top_k_weights});
   if (draft.has_latent()) out.insert(out.end(), {t.routed_x, t.routed_out});
   out.push_back(t.output);
   append(stages, {StageId::tail, "runtime"}, std::move(in), std::move(out));

@@ -35,7 +35,7 @@ std::vector<Width> make_widths(const Draft& draft) {
   widths.push_back(backend_width(draft, Axis::up, {draft.share.intermediate, storage.up}));
   widths.push_back(backend_width(draft, Axis::down_in, {draft.share.intermediate, storage.intermediate}));
   widths.push_back(backend_width(draft, Axis::down_out, {spec.dispatch_width(), storage.rows_width}));
-  if (draft.has_shared()) widths.push_back(backend_width(draft, Axis::shared, {draft.share.shared, storage.shared_intermediate}));
+  if (spec.shared.intermediate > 0) widths.push_back(backend_width(draft, Axis::shared, {draft.share.shared, storage.shared_intermediate}));
   const FormatFacts* format = draft.catalog.format(spec.gate_up.format);
   if (format->scale_bytes > 0) {
     // Weights are read where the file has them, so that their scales have no padding.

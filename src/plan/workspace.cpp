@@ -41,7 +41,7 @@ void need_shared(const Draft& draft, int64_t element, std::vector<Area>& areas) 
     need(areas, AreaId::shared_act, bounded_product({draft.tokens, draft.storage.shared_intermediate, element}), running);
     need(areas, AreaId::shared_out, bounded_product({draft.tokens, draft.spec.hidden, 4}), {StageId::shared, StageId::tail});
   } else if (draft.has_latent()) {
-    need(areas, AreaId::x, bounded_product({draft.tokens, draft.storage.hidden, element}), {StageId::latent_in, StageId::latent_in});
+    need(areas, AreaId::x, bounded_product({draft.tokens, draft.storage.hidden, element}), {StageId::shared, StageId::latent_in});
   }
 }
 

@@ -33,13 +33,11 @@ float exp_below(float logit, float max) noexcept { return logit == max ? 1.0f : 
 
 float sigmoid(float logit) noexcept {
   if (!(logit < 0)) return 1.0f / (1.0f + std::exp(-logit));
-  const float e = std::exp(logit);   // 1 / (1 + exp(-l)) would overflow to 0 while the result is still a number
+  const float e = std::exp(logit);  // 1 / (1 + exp(-l)) would overflow to 0 while the result is still a number
   return e / (1.0f + e);
 }
 
-float sqrt_softplus(float logit) noexcept {
-  return std::sqrt(std::max(logit, 0.0f) + std::log1p(std::exp(-std::fabs(logit))));
-}
+float sqrt_softplus(float logit) noexcept { return std::sqrt(std::max(logit, 0.0f) + std::log1p(std::exp(-std::fabs(logit)))); }
 
 /// Softmax whose sum runs over the numbers. Returns whether a NaN was left out of it.
 bool softmax_of_numbers(const float* logit, std::int64_t count, float* score) noexcept {
@@ -48,8 +46,10 @@ bool softmax_of_numbers(const float* logit, std::int64_t count, float* score) no
   bool has_nan = false;
   for (std::int64_t i = 0; i < count; ++i) {
     score[i] = exp_below(logit[i], max);
-    if (std::isnan(score[i])) has_nan = true;
-    else sum += score[i];
+    if (std::isnan(score[i]))
+      has_nan = true;
+    else
+      sum += score[i];
   }
   for (std::int64_t i = 0; i < count; ++i) score[i] /= sum;
   return has_nan;
@@ -57,15 +57,17 @@ bool softmax_of_numbers(const float* logit, std::int64_t count, float* score) no
 
 /// What one token's choice is made from. Arrays are [count].
 struct Scores {
-  const float* logit = nullptr;   ///< soft cap applied
-  const float* score = nullptr;   ///< what weights are made of
-  const float* key = nullptr;     ///< what experts are chosen by
+  const float* logit = nullptr;  ///< soft cap applied
+  const float* score = nullptr;  ///< what weights are made of
+  const float* key = nullptr;    ///< what experts are chosen by
   std::int64_t count = 0;
-  bool nan_in_softmax = false;    ///< a NaN entered the sum that every score was divided by
+  bool nan_in_softmax = false;  ///< a NaN entered the sum that every score was divided by
 };
 
 /// Scratch: four arrays of `count` floats.
-float* scratch_array(const RouteArgs& args, int which) noexcept { return args.scratch + which * (args.experts + args.spec->zero_experts); }
+float* scratch_array(const RouteArgs& args, int which) noexcept {
+  return args.scratch + which * (args.experts + args.spec->zero_experts);
+}
 
 void cap_logits(const RouteArgs& args, Scores& scores) noexcept {
   scores.logit = args.logits;
@@ -80,10 +82,18 @@ void score_logits(const RouteArgs& args, Scores& scores) noexcept {
   float* score = scratch_array(args, 1);
   scores.score = score;
   switch (args.spec->score) {
-    case RouterScore::logits: scores.score = scores.logit; break;
-    case RouterScore::softmax: scores.nan_in_softmax = softmax_of_numbers(scores.logit, scores.count, score); break;
-    case RouterScore::sigmoid: std::transform(scores.logit, scores.logit + scores.count, score, sigmoid); break;
-    case RouterScore::sqrt_softplus: std::transform(scores.logit, scores.logit + scores.count, score, sqrt_softplus); break;
+    case RouterScore::logits:
+      scores.score = scores.logit;
+      break;
+    case RouterScore::softmax:
+      scores.nan_in_softmax = softmax_of_numbers(scores.logit, scores.count, score);
+      break;
+    case RouterScore::sigmoid:
+      std::transform(scores.logit, scores.logit + scores.count, score, sigmoid);
+      break;
+    case RouterScore::sqrt_softplus:
+      std::transform(scores.logit, scores.logit + scores.count, score, sqrt_softplus);
+      break;
   }
 }
 
@@ -173,7 +183,7 @@ void sparsemix(const RouteArgs& args, const Scores& scores) noexcept {
 void normalize_sum(const RouterSpec& spec, float* weight, std::int64_t top_k) noexcept {
   const float sum = std::accumulate(weight, weight + top_k, 0.0f) + static_cast<float>(spec.normalize_epsilon);
   const float floor = static_cast<float>(spec.normalize_floor);
-  const float divisor = sum < floor ? floor : sum;   // a NaN sum stays
+  const float divisor = sum < floor ? floor : sum;  // a NaN sum stays
   for (std::int64_t k = 0; k < top_k; ++k) weight[k] /= divisor;
 }
 
@@ -209,10 +219,17 @@ void gather_scores(const RouteArgs& args, const Scores& scores) noexcept {
 void finish_weights(const RouteArgs& args, const Scores& scores) noexcept {
   const RouterSpec& spec = *args.spec;
   switch (spec.normalize) {
-    case RouterNormalize::none: break;
-    case RouterNormalize::sum: normalize_sum(spec, args.weight, args.top_k); break;
-    case RouterNormalize::softmax: normalize_softmax(scores, args.index, args.weight, args.top_k); break;
-    case RouterNormalize::p_norm: normalize_p_norm(spec, args.weight, args.top_k); break;
+    case RouterNormalize::none:
+      break;
+    case RouterNormalize::sum:
+      normalize_sum(spec, args.weight, args.top_k);
+      break;
+    case RouterNormalize::softmax:
+      normalize_softmax(scores, args.index, args.weight, args.top_k);
+      break;
+    case RouterNormalize::p_norm:
+      normalize_p_norm(spec, args.weight, args.top_k);
+      break;
   }
   const float scale = spec.scale_site == ScaleSite::weights ? static_cast<float>(spec.scale) : 1.0f;
   for (std::int64_t k = 0; k < args.top_k; ++k) {
@@ -245,7 +262,9 @@ void route_token(const RouteArgs& args) noexcept {
       std::copy_n(args.hash_experts, args.top_k, args.index);
       gather_scores(args, scores);
       break;
-    case RouterSelection::sparsemixer: sparsemix(args, scores); break;
+    case RouterSelection::sparsemixer:
+      sparsemix(args, scores);
+      break;
   }
   finish_weights(args, scores);
 }

@@ -12,7 +12,7 @@ namespace motet {
 
 struct NamedRouter {
   std::string_view name;
-  std::string_view about;    ///< one line: the method and a family that uses it
+  std::string_view about;  ///< one line: the method and a family that uses it
   RouterSpec spec{};
 };
 

@@ -29,7 +29,7 @@ struct Case {
 struct Truth {
   Ids index;
   Doubles weight;
-  double margin = std::numeric_limits<double>::infinity();   ///< smallest distance, in units of keys, by which a decision fell
+  double margin = std::numeric_limits<double>::infinity();  ///< smallest distance, in units of keys, by which a decision fell
   double largest_score = 0;
 };
 
@@ -60,7 +60,8 @@ void keep_groups(const RouterSpec& spec, std::int64_t experts, Doubles& key, Tru
     group.push_back(spec.group_score == GroupScore::max || size == 1 ? members[0] : members[0] + members[1]);
   }
   const Ids order = sorted_by(group);
-  if (spec.groups_kept < spec.groups) truth.margin = std::min(truth.margin, group[order[spec.groups_kept - 1]] - group[order[spec.groups_kept]]);
+  if (spec.groups_kept < spec.groups)
+    truth.margin = std::min(truth.margin, group[order[spec.groups_kept - 1]] - group[order[spec.groups_kept]]);
   for (std::int64_t r = spec.groups_kept; r < spec.groups; ++r) std::fill_n(key.begin() + order[r] * size, size, -INFINITY);
 }
 
@@ -87,7 +88,8 @@ Truth sparsemix(const Case& c, const Doubles& logit) {
 Truth truth_of(const Case& c) {
   const RouterSpec& s = c.spec;
   Doubles logit(c.logits.begin(), c.logits.end());
-  if (s.soft_cap > 0) for (double& l : logit) l = s.soft_cap * std::tanh(l / s.soft_cap);
+  if (s.soft_cap > 0)
+    for (double& l : logit) l = s.soft_cap * std::tanh(l / s.soft_cap);
   Truth truth;
   Doubles score = logit;
   if (s.selection == RouterSelection::sparsemixer) {
@@ -100,10 +102,12 @@ Truth truth_of(const Case& c) {
     }
     truth.largest_score = *std::max_element(score.begin(), score.end());
     Doubles key = score;
-    if (s.selection_bias) for (std::size_t i = 0; i < key.size(); ++i) key[i] += c.bias[i];
+    if (s.selection_bias)
+      for (std::size_t i = 0; i < key.size(); ++i) key[i] += c.bias[i];
     if (s.groups > 1) keep_groups(s, c.experts, key, truth);
     Ids order = s.selection == RouterSelection::hash ? c.table : sorted_by(key);
-    for (std::int64_t k = 0; s.selection != RouterSelection::hash && k < c.top_k && k + 1 < static_cast<std::int64_t>(order.size()); ++k) {
+    for (std::int64_t k = 0; s.selection != RouterSelection::hash && k < c.top_k && k + 1 < static_cast<std::int64_t>(order.size());
+         ++k) {
       truth.margin = std::min(truth.margin, key[order[k]] - key[order[k + 1]]);
     }
     order.resize(c.top_k);
@@ -112,7 +116,8 @@ Truth truth_of(const Case& c) {
   }
   Doubles& w = truth.weight;
   double divisor = 1;
-  if (s.normalize == RouterNormalize::sum) divisor = std::max(std::accumulate(w.begin(), w.end(), 0.0) + s.normalize_epsilon, s.normalize_floor);
+  if (s.normalize == RouterNormalize::sum)
+    divisor = std::max(std::accumulate(w.begin(), w.end(), 0.0) + s.normalize_epsilon, s.normalize_floor);
   if (s.normalize == RouterNormalize::p_norm) {
     double sum = 0;
     for (double v : w) sum += std::pow(v, s.normalize_power);
@@ -163,8 +168,11 @@ bool weights_agree(const Case& c, const std::vector<float>& got, const Doubles& 
 
 // ---------------------------------------------------------------- cases
 
-struct Shape { std::int64_t experts, top_k, groups, groups_kept; };
-constexpr Shape kShapes[] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {8, 2, 2, 1}, {16, 16, 4, 4}, {60, 4, 6, 3}, {128, 8, 8, 4}, {256, 8, 8, 4}, {512, 22, 16, 9}};
+struct Shape {
+  std::int64_t experts, top_k, groups, groups_kept;
+};
+constexpr Shape kShapes[] = {{1, 1, 1, 1},  {2, 2, 1, 1},   {8, 2, 2, 1},   {16, 16, 4, 4},
+                             {60, 4, 6, 3}, {128, 8, 8, 4}, {256, 8, 8, 4}, {512, 22, 16, 9}};
 
 Case random_case(const RouterSpec& spec, const Shape& shape, double spread, std::mt19937_64& random) {
   Case c{spec, shape.experts, shape.top_k, {}, {}, {}, {}};
@@ -182,14 +190,25 @@ Case random_case(const RouterSpec& spec, const Shape& shape, double spread, std:
   return c;
 }
 
-struct Got { Ids index; std::vector<float> weight; };
+struct Got {
+  Ids index;
+  std::vector<float> weight;
+};
 
 Got route(const Case& c) {
   Got got{Ids(c.top_k, -1), std::vector<float>(c.top_k)};
-  std::vector<float> scratch(route_scratch_floats(static_cast<std::int64_t>(c.logits.size())), std::numeric_limits<float>::quiet_NaN());
-  route_token({.spec = &c.spec, .experts = c.experts, .top_k = c.top_k, .logits = c.logits.data(), .selection_bias = c.bias.data(),
-               .per_expert_scale = c.expert_scale.data(), .hash_experts = c.table.data(), .scratch = scratch.data(),
-               .index = got.index.data(), .weight = got.weight.data()});
+  std::vector<float> scratch(route_scratch_floats(static_cast<std::int64_t>(c.logits.size())),
+                             std::numeric_limits<float>::quiet_NaN());
+  route_token({.spec = &c.spec,
+               .experts = c.experts,
+               .top_k = c.top_k,
+               .logits = c.logits.data(),
+               .selection_bias = c.bias.data(),
+               .per_expert_scale = c.expert_scale.data(),
+               .hash_experts = c.table.data(),
+               .scratch = scratch.data(),
+               .index = got.index.data(),
+               .weight = got.weight.data()});
   return got;
 }
 
@@ -227,20 +246,22 @@ TEST(RouterOracle, AgreesForEveryMethodShapeAndSpread) {
             continue;
           }
           const Got got = route(c);
-          ASSERT_EQ(got.index, truth.index) << router.name << " experts " << c.experts << " spread " << spread << " token " << tokens;
-          ASSERT_TRUE(weights_agree(c, got.weight, truth.weight)) << router.name << " experts " << c.experts << " spread " << spread;
+          ASSERT_EQ(got.index, truth.index) << router.name << " experts " << c.experts << " spread " << spread << " token "
+                                            << tokens;
+          ASSERT_TRUE(weights_agree(c, got.weight, truth.weight))
+              << router.name << " experts " << c.experts << " spread " << spread;
         }
       }
     }
   }
   RecordProperty("near_ties", static_cast<int>(near_ties));
-  EXPECT_LT(near_ties, tokens / 16);   // near ties among 512 biased keys happen; a test that skipped more would test little
+  EXPECT_LT(near_ties, tokens / 16);  // near ties among 512 biased keys happen; a test that skipped more would test little
 }
 
 TEST(RouterOracle, BoundRefusesWrongWeights) {
   std::mt19937_64 random(7);
   for (const NamedRouter& router : variants()) {
-    if (router.spec.selection == RouterSelection::sparsemixer) continue;   // weights of a lone maximum are 1 and 1
+    if (router.spec.selection == RouterSelection::sparsemixer) continue;  // weights of a lone maximum are 1 and 1
     const Case c = random_case(router.spec, {128, 8, 8, 4}, 1.0, random);
     const Truth truth = truth_of(c);
     std::vector<float> right(truth.weight.begin(), truth.weight.end());
@@ -256,7 +277,7 @@ TEST(RouterOracle, BoundRefusesWrongWeights) {
 TEST(RouterOracle, PermutedExpertsGivePermutedChoices) {
   std::mt19937_64 random(11);
   for (const NamedRouter& router : variants()) {
-    if (router.spec.groups > 1) continue;   // groups are made of neighbours
+    if (router.spec.groups > 1) continue;  // groups are made of neighbours
     for (int repeat = 0; repeat < 20; ++repeat) {
       Case c = random_case(router.spec, {60, 4, 1, 1}, 1.0, random);
       const Truth truth = truth_of(c);
@@ -291,7 +312,8 @@ TEST(RouterOracle, NeverChoosesAnExpertTwice) {
         Case c = random_case(router.spec, shape, 1.0, random);
         for (float& l : c.logits) l = random() % 2 ? special[random() % 9] : l;
         const Got got = route(c);
-        EXPECT_EQ(std::set<std::int32_t>(got.index.begin(), got.index.end()).size(), static_cast<std::size_t>(c.top_k)) << router.name;
+        EXPECT_EQ(std::set<std::int32_t>(got.index.begin(), got.index.end()).size(), static_cast<std::size_t>(c.top_k))
+            << router.name;
         for (std::int32_t id : got.index) EXPECT_TRUE(id >= 0 && id < static_cast<std::int32_t>(c.logits.size())) << router.name;
       }
     }

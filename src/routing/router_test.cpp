@@ -18,7 +18,7 @@ using Ids = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr double kHalfPrintedDigit = 0.5e-6;   ///< the worked values are printed with six decimals
+constexpr double kHalfPrintedDigit = 0.5e-6;  ///< the worked values are printed with six decimals
 
 struct Choice {
   Ids index;
@@ -37,11 +37,16 @@ Choice route(const Token& token) {
   const auto count = static_cast<std::int64_t>(token.logits.size());
   Choice out{Ids(token.top_k, -7), Floats(token.top_k, -7)};
   Floats scratch(route_scratch_floats(count));
-  route_token({.spec = &token.spec, .experts = count - token.spec.zero_experts, .top_k = token.top_k, .logits = token.logits.data(),
+  route_token({.spec = &token.spec,
+               .experts = count - token.spec.zero_experts,
+               .top_k = token.top_k,
+               .logits = token.logits.data(),
                .selection_bias = token.bias.empty() ? nullptr : token.bias.data(),
                .per_expert_scale = token.expert_scale.empty() ? nullptr : token.expert_scale.data(),
-               .hash_experts = token.table.empty() ? nullptr : token.table.data(), .scratch = scratch.data(),
-               .index = out.index.data(), .weight = out.weight.data()});
+               .hash_experts = token.table.empty() ? nullptr : token.table.data(),
+               .scratch = scratch.data(),
+               .index = out.index.data(),
+               .weight = out.weight.data()});
   return out;
 }
 
@@ -67,7 +72,9 @@ TEST(Router, SoftmaxKeepsProbabilities) { expect_choice({named("softmax"), kLogi
 TEST(Router, SoftmaxDividedBySum) { expect_choice({named("softmax_sum"), kLogits}, {1, 3}, {0.524979, 0.475021}); }
 TEST(Router, TopKThenSoftmax) { expect_choice({named("top_k_softmax"), kLogits}, {1, 3}, {0.524979, 0.475021}); }
 TEST(Router, SigmoidOfTheChosenLogit) { expect_choice({named("sigmoid_input"), kLogits, 1}, {1}, {0.880797}); }
-TEST(Router, SqrtSoftplusWithBias) { expect_choice({named("sqrt_softplus_bias"), kLogits, 2, kBias}, {3, 6}, {0.783950, 0.716050}); }
+TEST(Router, SqrtSoftplusWithBias) {
+  expect_choice({named("sqrt_softplus_bias"), kLogits, 2, kBias}, {3, 6}, {0.783950, 0.716050});
+}
 
 TEST(Router, SigmoidKeepsGroupsBySumOfTwo) {
   RouterSpec spec = named("sigmoid_group_sum");
@@ -94,16 +101,16 @@ TEST(Router, DroppedGroupsAreMinusInfinityNotZero) {
   spec.groups_kept = 1;
   spec.scale = 1;
   const Token token{spec, {0.5f, 0.4f, -3, -3, 0, 0, 0, 0}, 3, {0, 0, -1, -1, -0.9f, -0.9f, -0.9f, -0.9f}};
-  expect_choice(token, {0, 1, 2}, {0.490677, 0.471938, 0.037385});   // masking with 0.0 would choose 0, 1, 4
+  expect_choice(token, {0, 1, 2}, {0.490677, 0.471938, 0.037385});  // masking with 0.0 would choose 0, 1, 4
 }
 
 // ---------------------------------------------------------------- sparsemixer's corners
 
-TEST(Router, SparsemixerClampIsSignedSoNegativeMaximumUsesOwnMagnitude) {
-  // m = -1: l = -1.02 has (m - l) / |l| = 0.0196 <= 0.02 and stays; l = -1.03 has 0.0291 and goes.
-  const Choice got = route({named("sparsemixer"), {-1.0f, -1.02f, -1.03f, -5.0f}, 1});
+TEST(Router, SparsemixerDividesByTheOwnMagnitudeUnderANegativeMaximum) {
+  // m = -1: l = -1.0203 has 0.0203 / 1.0203 <= 0.02 and stays (0.0203 / |m| would not); l = -1.03 has 0.0291 and goes.
+  const Choice got = route({named("sparsemixer"), {-1.0f, -1.0203f, -1.03f, -5.0f}, 1});
   EXPECT_EQ(got.index, Ids{0});
-  EXPECT_NEAR(got.weight[0], 1 / (1 + std::exp(-0.02)), 1e-6);
+  EXPECT_NEAR(got.weight[0], 1 / (1 + std::exp(-0.0203)), kHalfPrintedDigit);
 }
 
 TEST(Router, SparsemixerOfAZeroMaximumKeepsOnlyZeros) {
@@ -145,7 +152,8 @@ TEST(TopK, EqualExpertCountReturnsEveryExpertOnceBestFirst) {
     std::sort(sorted.begin(), sorted.end());
     std::iota(all.begin(), all.end(), 0);
     EXPECT_EQ(sorted, all) << router.name;
-    for (std::size_t k = 1; k < got.index.size(); ++k) EXPECT_GE(token.logits[got.index[k - 1]], token.logits[got.index[k]]) << router.name;
+    for (std::size_t k = 1; k < got.index.size(); ++k)
+      EXPECT_GE(token.logits[got.index[k - 1]], token.logits[got.index[k]]) << router.name;
   }
 }
 
@@ -207,7 +215,7 @@ TEST(L5, RouterScaleIsAppliedExactlyOnceAndOnlyAtItsSite) {
     if (token.spec.groups > 1) token.spec.groups = token.spec.groups_kept = 2;
     token.spec.scale = 1;
     const Choice once = route(token);
-    token.spec.scale = 4;   // a power of two: products are exact
+    token.spec.scale = 4;  // a power of two: products are exact
     const Choice scaled = route(token);
     const float factor = token.spec.scale_site == ScaleSite::weights ? 4.0f : 1.0f;
     EXPECT_EQ(once.index, scaled.index) << router.name;
@@ -233,7 +241,7 @@ TEST(Router, HashTakesTheTablesExpertsInItsOrder) {
 TEST(Router, ZeroExpertsAreChosenWeighedAndScaled) {
   RouterSpec spec = named("softmax_zero_experts");
   spec.zero_experts = 3;
-  spec.per_expert_scale = true;   // has no entry for zero experts
+  spec.per_expert_scale = true;  // has no entry for zero experts
   const Floats logits = {0, 0, 0, 0, 0, 1, 0, 2};
   const Choice got = route({spec, logits, 3, Floats(8, 0.0f), Floats(5, 2.0f)});
   EXPECT_EQ(got.index, (Ids{7, 5, 0}));
@@ -247,7 +255,7 @@ TEST(Router, SoftCapBoundsLogits) {
   spec.score = RouterScore::logits;
   spec.soft_cap = 2;
   const Choice got = route({spec, {1.0f, kInf, -kInf, 100.0f}, 4});
-  EXPECT_EQ(got.index, (Ids{1, 3, 0, 2}));   // capped 2, 2, 0.92, -2: the tie goes to the lower expert
+  EXPECT_EQ(got.index, (Ids{1, 3, 0, 2}));  // capped 2, 2, 0.92, -2: the tie goes to the lower expert
   EXPECT_EQ(got.weight[0], 2.0f);
   EXPECT_NEAR(got.weight[2], 2 * std::tanh(0.5), kHalfPrintedDigit);
 }
@@ -270,6 +278,13 @@ TEST(Router, EpsilonTurnsVanishedScoresIntoZeroAndItsAbsenceIntoNaN) {
   EXPECT_TRUE(std::isnan(route({spec, {-kInf, -kInf}, 2, {0, 0}}).weight[0]));
 }
 
+TEST(Router, SigmoidsOfVeryNegativeLogitsDoNotVanish) {
+  RouterSpec spec;
+  spec.score = RouterScore::sigmoid;
+  spec.normalize = RouterNormalize::sum;
+  EXPECT_EQ(route({spec, {-95.0f, -95.0f}, 2}).weight, (Floats{0.5f, 0.5f}));
+}
+
 // ---------------------------------------------------------------- NaN and infinity
 
 TEST(Router, TokenOfNaNGetsValidDistinctIdsAndNaNWeights) {
@@ -289,12 +304,12 @@ TEST(Router, TokenOfNaNGetsValidDistinctIdsAndNaNWeights) {
 TEST(Router, NaNRanksBelowMinusInfinity) {
   const Choice got = route({named("top_k_softmax"), {kNaN, -kInf, 1.0f, kNaN}, 3});
   EXPECT_EQ(got.index, (Ids{2, 1, 0}));
-  for (float w : got.weight) EXPECT_TRUE(std::isnan(w));   // the chosen NaN entered their sum
+  for (float w : got.weight) EXPECT_TRUE(std::isnan(w));  // the chosen NaN entered their sum
 }
 
 TEST(Router, NaNLeavesOnlyTheWeightsItEnters) {
   const Floats logits = {0.5f, kNaN, 2.0f, 1.0f};
-  EXPECT_TRUE(std::isnan(route({named("softmax_sum"), logits, 2}).weight[0]));   // softmax sums over every expert
+  EXPECT_TRUE(std::isnan(route({named("softmax_sum"), logits, 2}).weight[0]));  // softmax sums over every expert
   const Choice got = route({named("top_k_softmax"), logits, 2});
   EXPECT_EQ(got.index, (Ids{2, 3}));
   EXPECT_FALSE(std::isnan(got.weight[0]) || std::isnan(got.weight[1]));

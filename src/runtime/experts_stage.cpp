@@ -11,9 +11,10 @@ void LayerImpl::prepare_x(const Call& call) noexcept {
   });
 }
 
-/// The shared expert is one slot that holds all tokens.
+/// The shared expert is one slot that holds all tokens. Its prepared hidden states stay for latent_in.
 void LayerImpl::run_shared(const Call& call) noexcept {
   if (areas_.shared_out == nullptr) return;
+  prepare_x(call);
   shared_rows_[1] = call.tokens;
   backend_->run_shared(ExpertBatch{.x = areas_.x,
                                    .x_stride = extents_.x_stride(),
@@ -30,6 +31,7 @@ void LayerImpl::run_shared(const Call& call) noexcept {
 
 void LayerImpl::latent_in(const Call& call) noexcept {
   if (extents_.latent == 0) return;
+  if (areas_.shared_out == nullptr) prepare_x(call);
   backend_->run_latent_in(DenseBatch{.x = areas_.x,
                                      .x_stride = extents_.x_stride(),
                                      .tokens = call.tokens,

@@ -53,7 +53,7 @@ void LayerImpl::run_tail(const Call& call) noexcept {
                 .width = extents_.dispatch,
                 .routed_scale = static_cast<float>(plan_.spec.router.scale),
                 .norm_weight = latent_norm_.empty() ? nullptr : latent_norm_.data(),
-                .norm_epsilon = plan_.spec.latent_norm_epsilon,
+                .norm_epsilon = static_cast<float>(plan_.spec.latent_norm_epsilon),
                 .shared = areas_.shared_out,
                 .shared_gate = shared_gate_.empty() ? nullptr : shared_gate_.data(),
                 .hidden_states = call.input.hidden_states,

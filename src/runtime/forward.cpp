@@ -48,10 +48,7 @@ RunStatus LayerImpl::run_stages(Call& call) noexcept {
     leave(id);
   };
   RunStatus status;
-  stage(StageId::shared, [&] {
-    if (areas_.x != nullptr) prepare_x(call);
-    run_shared(call);
-  });
+  stage(StageId::shared, [&] { run_shared(call); });
   stage(StageId::route, [&] { route(call); });
   stage(StageId::map, [&] { map_to_rows(call); });
   stage(StageId::latent_in, [&] { latent_in(call); });

@@ -27,7 +27,7 @@ void check_plan_and_hooks(const Plan& plan, const Hooks& hooks) {
   if (plan.recipe.weight_site == WeightSite::activation || plan.recipe.weight_site == WeightSite::combine)
     throw Error(ErrorCode::not_supported, "the routing weight can be applied on the input or at finalize, but the plan applies it at " +
                                               std::string(name_of(plan.recipe.weight_site)) + ", which is not built; plan another weight site");
-  if (plan.memory.fit == Fit::does_not_fit)
+  if (plan.memory.fit != Fit::fits)
     throw Error(ErrorCode::would_not_fit, "a layer must fit its memory limit of " + std::to_string(plan.memory.limit) + " bytes, but it needs " +
                                               std::to_string(plan.memory.peak) + "; " + plan.memory.advice);
 }

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "formats/format.h"
-#include "motet/error.h"
 #include "motet/registry.h"
 #include "routing/router_names.h"
 
@@ -96,12 +95,6 @@ NamedShape shape_of(const ShapeRow& row) {
   return NamedShape{.name = std::string(row.name), .spec = spec, .source = std::string(row.source)};
 }
 
-std::string format_names() {
-  std::string names;
-  for (const Format* format : all_formats()) names += (names.empty() ? "" : ", ") + std::string(format->facts.name);
-  return names;
-}
-
 }  // namespace
 
 const std::vector<NamedShape>& shapes() {
@@ -111,25 +104,6 @@ const std::vector<NamedShape>& shapes() {
     return list;
   }();
   return built;
-}
-
-LayerSpec with_format(const LayerSpec& spec, const std::string& format) {
-  const Format* known = find_format(format);
-  if (known == nullptr)
-    throw Error(ErrorCode::invalid_argument, "a weight format must be one of " + format_names() + ", but '" + format + "' was given; choose one of them");
-  for (const std::int64_t reduction : {spec.dispatch_width(), spec.intermediate})
-    if (reduction % known->facts.values_per_block != 0)
-      throw Error(ErrorCode::invalid_argument, "codes of " + format + " come in blocks of " + std::to_string(known->facts.values_per_block) +
-                                                   " along the reduction axis, but this layer reduces over " + std::to_string(reduction) +
-                                                   "; choose another format or shape");
-  LayerSpec result = spec;
-  result.gate_up_order = GateUpOrder::separate;
-  for (ProjectionSpec* projection : {&result.gate_up, &result.down}) {
-    const bool bias = projection->bias;
-    *projection = projection_of(format);
-    projection->bias = bias;
-  }
-  return result;
 }
 
 }  // namespace motet

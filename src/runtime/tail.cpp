@@ -9,11 +9,14 @@
 namespace motet {
 namespace {
 
-/// RMS norm over the row: y = fp32(fp32(x * r) * w), r = fp32(1 / sqrt(mean(x^2) + epsilon)), the mean in double, i ascending.
-void normalise(float* row, std::int64_t width, const float* weight, double epsilon) noexcept {
-  double squares = 0;
-  for (std::int64_t i = 0; i < width; ++i) squares += static_cast<double>(row[i]) * row[i];
-  const auto factor = static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(width) + epsilon));
+/// RMS norm over the row: y = fp32(fp32(x * r) * w), r = 1 / sqrt(mean(x^2) + epsilon), all in fp32, squares summed i ascending.
+void normalise(float* row, std::int64_t width, const float* weight, float epsilon) noexcept {
+  float squares = 0;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float square = row[i] * row[i];
+    squares = squares + square;
+  }
+  const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + epsilon);
   for (std::int64_t i = 0; i < width; ++i) {
     const float unit = row[i] * factor;
     row[i] = unit * weight[i];

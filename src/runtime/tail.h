@@ -15,7 +15,7 @@ struct TailArgs {
   std::int64_t width = 0;
   float routed_scale = 1;                  ///< TailOp::scale
   const float* norm_weight = nullptr;      ///< [width], TailOp::latent_norm
-  double norm_epsilon = 0;
+  float norm_epsilon = 0;
   const float* shared = nullptr;           ///< fp32 [tokens, width], TailOp::add_shared
   const float* shared_gate = nullptr;      ///< [hidden] or null: the shared row is multiplied by sigmoid(gate . x)
   ConstMatrix hidden_states;               ///< as the caller gave them

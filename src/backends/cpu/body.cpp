@@ -44,39 +44,45 @@ namespace {
 }
 
 template <class Function>
-[[gnu::always_inline]] inline void with_gate(const float* __restrict gate, float* __restrict up, std::int64_t count, Function function) noexcept {
+[[gnu::always_inline]] inline void with_gate(const float* __restrict gate, float* __restrict up, std::int64_t count,
+                                             Function function) noexcept {
   for (std::int64_t i = 0; i < count; ++i) up[i] = function(gate[i], up[i]);
-}
-
-template <class Function>
-[[gnu::always_inline]] inline void alone(float* up, std::int64_t count, Function function) noexcept {
-  for (std::int64_t i = 0; i < count; ++i) up[i] = function(up[i]);
 }
 
 float silu(float g) noexcept { return g * sigmoid(g); }
 // (1 + tanh z) / 2 = sigmoid(2 z)
 float gelu_tanh(float g) noexcept { return g * sigmoid(1.5957691216f * (g + 0.044715f * g * g * g)); }
-float relu2(float u) noexcept {
-  const float r = u < 0.0f ? 0.0f : u;
-  return r * r;
+
+void apply_relu2(float* up, std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float r = up[i] < 0.0f ? 0.0f : up[i];
+    up[i] = r * r;
+  }
 }
 
 void apply_gated(const Activation& a, const float* gate, float* up, std::int64_t count) noexcept {
   const float limit = a.limit > 0 ? static_cast<float>(a.limit) : std::numeric_limits<float>::infinity();
   const auto alpha = static_cast<float>(a.alpha), offset = static_cast<float>(a.offset);
   switch (a.kind) {
-    case ActivationKind::silu: return with_gate(gate, up, count, [](float g, float u) { return silu(g) * u; });
-    case ActivationKind::gelu_tanh: return with_gate(gate, up, count, [](float g, float u) { return gelu_tanh(g) * u; });
+    case ActivationKind::silu:
+      return with_gate(gate, up, count, [](float g, float u) { return silu(g) * u; });
+    case ActivationKind::gelu_tanh:
+      return with_gate(gate, up, count, [](float g, float u) { return gelu_tanh(g) * u; });
     case ActivationKind::swiglu_oai:
       return with_gate(gate, up, count, [=](float g, float u) {
         const float limited = at_most(g, limit);
         return (clamped(u, limit) + offset) * (limited * sigmoid(alpha * limited));
       });
-    case ActivationKind::swiglu_clamped: return with_gate(gate, up, count, [=](float g, float u) { return silu(at_most(g, limit)) * clamped(u, limit); });
-    case ActivationKind::swiglu_step: return with_gate(gate, up, count, [=](float g, float u) { return at_most(silu(g), limit) * clamped(u, limit); });
+    case ActivationKind::swiglu_clamped:
+      return with_gate(gate, up, count, [=](float g, float u) { return silu(at_most(g, limit)) * clamped(u, limit); });
+    case ActivationKind::swiglu_step:
+      return with_gate(gate, up, count, [=](float g, float u) { return at_most(silu(g), limit) * clamped(u, limit); });
     case ActivationKind::situ:
-      return with_gate(gate, up, count, [=](float g, float u) { return alpha * std::tanh(g / alpha) * sigmoid(g) * (limit * std::tanh(u / limit)); });
-    case ActivationKind::relu2: return;   // has no gate: refused when planning
+      return with_gate(gate, up, count, [=](float g, float u) {
+        return alpha * std::tanh(g / alpha) * sigmoid(g) * (limit * std::tanh(u / limit));
+      });
+    case ActivationKind::relu2:
+      return;
   }
 }
 
@@ -85,13 +91,8 @@ void apply_gated(const Activation& a, const float* gate, float* up, std::int64_t
 float body_exp(float x) noexcept { return exp_of(x); }
 
 void apply_body(const Activation& activation, const float* gate, float* up, std::int64_t count) noexcept {
-  if (gate != nullptr) return apply_gated(activation, gate, up, count);
-  switch (activation.kind) {
-    case ActivationKind::silu: return alone(up, count, silu);
-    case ActivationKind::gelu_tanh: return alone(up, count, gelu_tanh);
-    case ActivationKind::relu2: return alone(up, count, relu2);
-    default: return;                      // need a gate: refused when planning
-  }
+  if (activation.kind == ActivationKind::relu2) return apply_relu2(up, count);
+  apply_gated(activation, gate, up, count);
 }
 
 void store_as(DType dtype, const float* values, std::int64_t count, std::byte* out) noexcept {

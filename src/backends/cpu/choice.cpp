@@ -9,7 +9,9 @@
 namespace motet {
 namespace {
 
-std::string_view router_format(DType dtype) noexcept { return dtype == DType::f32 ? "f32" : dtype == DType::f16 ? "f16" : dtype == DType::bf16 ? "bf16" : ""; }
+std::string_view router_format(DType dtype) noexcept {
+  return dtype == DType::f32 ? "f32" : dtype == DType::f16 ? "f16" : dtype == DType::bf16 ? "bf16" : "";
+}
 
 std::int64_t units(const KernelSet* a, const KernelSet* b = nullptr, const KernelSet* c = nullptr) noexcept {
   std::int64_t unit = 1;
@@ -19,7 +21,8 @@ std::int64_t units(const KernelSet* a, const KernelSet* b = nullptr, const Kerne
   return unit;
 }
 
-std::int64_t body_bias_elements(const ProjectionSpec& gate_up, const ProjectionSpec& down, bool gated, std::int64_t intermediate, std::int64_t width) noexcept {
+std::int64_t body_bias_elements(const ProjectionSpec& gate_up, const ProjectionSpec& down, bool gated, std::int64_t intermediate,
+                                std::int64_t width) noexcept {
   return (gate_up.bias ? (gated ? 2 : 1) * intermediate : 0) + (down.bias ? width : 0);
 }
 
@@ -50,14 +53,16 @@ CpuChoice kernels_for(const LayerSpec& spec, std::string_view target, KernelArit
     const std::string given = std::string(part.role) + " in '" + std::string(part.format) + "'";
     choice.reason = given + " has no " + std::string(name_of(part.arithmetic)) + " kernels at " + std::string(target);
     choice.refusal = Refusal{"format_not_built", "every projection needs kernels for its format, target and arithmetic",
-                             given + ", target '" + std::string(target) + "', arithmetic " + std::string(name_of(part.arithmetic)), "a format of `motet list formats` at this target, or backend reference"};
+                             given + ", target '" + std::string(target) + "', arithmetic " + std::string(name_of(part.arithmetic)),
+                             "a format of `motet list formats` at this target, or backend reference"};
     return choice;
   }
   choice.kernels = kernels;
   return choice;
 }
 
-CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, const Environment& environment, std::string_view target) {
+CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, const Environment& environment,
+                         std::string_view target) {
   const Wishes& wishes = deployment.wishes;
   if (wishes.arithmetic == Arithmetic::exact) {
     CpuChoice choice = kernels_for(spec, target, KernelArithmetic::f32);
@@ -71,14 +76,16 @@ CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, co
       if (name_of(arithmetic) != ranked) continue;
       last = kernels_for(spec, target, arithmetic);
       if (last.kernels) {
-        last.reason = ranked + ": first of this processor's ranking" + (declined.empty() ? "" : " that every projection has; " + declined);
+        last.reason =
+            ranked + ": first of this processor's ranking" + (declined.empty() ? "" : " that every projection has; " + declined);
         return last;
       }
       declined += (declined.empty() ? "" : "; ") + last.reason;
     }
   }
   if (!last.refusal) {
-    last.refusal = Refusal{"arithmetic_not_built", "the environment's ranking must name a kernel arithmetic", std::to_string(environment.arithmetic_ranking.size()) + " entries, none of them f32 or bf16_dot",
+    last.refusal = Refusal{"arithmetic_not_built", "the environment's ranking must name a kernel arithmetic",
+                           std::to_string(environment.arithmetic_ranking.size()) + " entries, none of them f32 or bf16_dot",
                            "f32 or bf16_dot in the ranking"};
   }
   return last;
@@ -100,9 +107,12 @@ CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const C
   const struct {
     const KernelSet* set;
     std::int64_t cols;
-  } reductions[] = {{kernels.gate_up, spec.dispatch_width()},  {kernels.down, extents.intermediate},
-                    {kernels.shared_gate_up, spec.hidden},     {kernels.shared_down, extents.shared_intermediate},
-                    {kernels.latent_in, spec.hidden},          {kernels.latent_out, spec.latent},
+  } reductions[] = {{kernels.gate_up, spec.dispatch_width()},
+                    {kernels.down, extents.intermediate},
+                    {kernels.shared_gate_up, spec.hidden},
+                    {kernels.shared_down, extents.shared_intermediate},
+                    {kernels.latent_in, spec.hidden},
+                    {kernels.latent_out, spec.latent},
                     {kernels.router, spec.hidden}};
   CpuScratch out;
   for (const auto& reduction : reductions) {
@@ -116,13 +126,17 @@ CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const C
 }
 
 std::int64_t bias_elements(const LayerSpec& spec, const CpuExtents& extents) noexcept {
-  std::int64_t out = extents.experts * body_bias_elements(spec.gate_up, spec.down, spec.activation.gated, extents.intermediate, spec.dispatch_width());
-  if (spec.shared.intermediate > 0) out += body_bias_elements(spec.shared.gate_up, spec.shared.down, spec.shared.activation.gated, extents.shared_intermediate, spec.hidden);
+  std::int64_t out = extents.experts * body_bias_elements(spec.gate_up, spec.down, spec.activation.gated, extents.intermediate,
+                                                          spec.dispatch_width());
+  if (spec.shared.intermediate > 0)
+    out += body_bias_elements(spec.shared.gate_up, spec.shared.down, spec.shared.activation.gated, extents.shared_intermediate,
+                              spec.hidden);
   return out;
 }
 
 std::int64_t cpu_prepared_bytes(const LayerSpec& spec, const CpuExtents& extents) noexcept {
-  return bias_elements(spec, extents) * static_cast<std::int64_t>(sizeof(float)) + extents.experts * static_cast<std::int64_t>(sizeof(std::int32_t));
+  return bias_elements(spec, extents) * static_cast<std::int64_t>(sizeof(float)) +
+         extents.experts * static_cast<std::int64_t>(sizeof(std::int32_t));
 }
 
 }  // namespace motet

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels run a layer, and what that makes of widths, scratch and copies. Pure: planning and preparing ask the same functions.
+// Which kernels run a layer, and what that makes of widths, scratch and copies. Pure: planning and preparing ask the same
+// functions.
 //
 // One arithmetic per layer: all projections share the prepared activations, so the arithmetic is one for which every projection
 // has kernels at the target. The router alone is always f32: it takes hidden states as they are.
@@ -25,12 +26,13 @@ struct CpuKernels {
 
 struct CpuChoice {
   std::optional<CpuKernels> kernels;
-  std::string reason;                  ///< why this arithmetic
-  std::optional<Refusal> refusal;      ///< set when there are no kernels
+  std::string reason;              ///< why this arithmetic
+  std::optional<Refusal> refusal;  ///< set when there are no kernels
 };
 
 /// The arithmetic that the wish and the ranking of this processor lead to.
-CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, const Environment& environment, std::string_view target);
+CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, const Environment& environment,
+                         std::string_view target);
 /// The kernels of one arithmetic, or the projection that has none.
 CpuChoice kernels_for(const LayerSpec& spec, std::string_view target, KernelArithmetic arithmetic);
 
@@ -50,11 +52,12 @@ struct CpuScratch {
   std::int64_t kernel = 0, tiles = 0, router_stride = 0;
   std::int64_t bytes() const noexcept { return kernel + tiles; }
 };
-constexpr std::int64_t kTileElements = 8192;      ///< 32 KiB per tile: both stay in a second-level cache beside the slab
-constexpr std::int64_t kTileTokens = 128;         ///< most tokens of a tile
-constexpr std::int64_t kFewTileRows = 128;        ///< rows of a tile when `few` runs: long calls, and the tile stays in the first-level cache
+constexpr std::int64_t kTileElements = 8192;  ///< 32 KiB per tile: both stay in a second-level cache beside the slab
+constexpr std::int64_t kTileTokens = 128;     ///< most tokens of a tile
+constexpr std::int64_t kFewTileRows =
+    128;  ///< rows of a tile when `few` runs: long calls, and the tile stays in the first-level cache
 constexpr std::int64_t kManyTileRows = kTileElements / kTileTokens;
-constexpr std::int64_t kRouterManyTokens = 16;    ///< tokens per chunk where the router has no `few`
+constexpr std::int64_t kRouterManyTokens = 16;  ///< tokens per chunk where the router has no `few`
 std::int64_t router_chunk(const KernelSet& router) noexcept;
 CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const CpuExtents& extents);
 

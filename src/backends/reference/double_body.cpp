@@ -15,18 +15,14 @@ double gelu_tanh(double x) noexcept { return 0.5 * x * (1.0 + std::tanh(0.797884
 
 }  // namespace
 
-double double_body(const Activation& a, double gate, double up) noexcept {
-  const double g = a.gated ? gate : up;
-  const double u = a.gated ? up : 1.0;
+double double_body(const Activation& a, double g, double u) noexcept {
   switch (a.kind) {
     case ActivationKind::silu:
       return silu(g) * u;
     case ActivationKind::gelu_tanh:
       return gelu_tanh(g) * u;
-    case ActivationKind::swiglu_oai: {
-      const double limited = at_most(g, a.limit);
-      return (clamped(u, a.limit) + a.offset) * limited * sigmoid(a.alpha * limited);
-    }
+    case ActivationKind::swiglu_oai:
+      return (clamped(u, a.limit) + a.offset) * at_most(g, a.limit) * sigmoid(a.alpha * at_most(g, a.limit));
     case ActivationKind::swiglu_clamped:
       return silu(at_most(g, a.limit)) * clamped(u, a.limit);
     case ActivationKind::swiglu_step:
@@ -34,7 +30,7 @@ double double_body(const Activation& a, double gate, double up) noexcept {
     case ActivationKind::situ:
       return a.alpha * std::tanh(g / a.alpha) * sigmoid(g) * a.limit * std::tanh(u / a.limit);
     case ActivationKind::relu2:
-      return (g < 0 ? 0.0 : g) * (g < 0 ? 0.0 : g) * u;
+      return u < 0 ? 0.0 : u * u;
   }
   return 0;
 }

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "backends/reference/double_body.h"
-#include "backends/support/body_rules.h"
 #include "backends/support/weights_check.h"
+#include "backends/support/wishes.h"
 #include "base/check.h"
 #include "base/math.h"
 #include "base/numbers.h"
@@ -312,11 +312,7 @@ class DoubleBackend final : public PreparedBackend {
 std::optional<Refusal> double_supports(const BackendRequest& request) {
   const LayerSpec& spec = request.spec;
   if (auto refusal = refuse_arithmetic(request.deployment.wishes.arithmetic)) return refusal;
-  if (auto refusal = refuse_body(spec.activation, "routed experts:")) return refusal;
   const bool shared = spec.shared.intermediate > 0, latent = spec.latent > 0;
-  if (shared) {
-    if (auto refusal = refuse_body(spec.shared.activation, "shared expert:")) return refusal;
-  }
   const struct {
     std::string_view role;
     const ProjectionSpec* projection;

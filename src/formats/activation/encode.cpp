@@ -33,10 +33,12 @@ Amax amax_of(const Group& group) noexcept {
 
 /// Calls encode(group, codes of the group, number of stored columns in it, scale) for every group.
 template <class Scale, class Encode>
-void for_each_group(const ActivationRows& x, const EncodedRows<Scale>& out, std::int64_t size, std::int64_t codes_per_byte, Encode encode) noexcept {
+void for_each_group(const ActivationRows& x, const EncodedRows<Scale>& out, std::int64_t size, std::int64_t codes_per_byte,
+                    Encode encode) noexcept {
   const std::int64_t groups = ceil_div(out.stored_cols, size);
-  MOTET_CHECK(x.rows >= 0 && x.cols >= 0 && out.stored_cols >= x.cols && out.stored_cols % codes_per_byte == 0, "[%lld, %lld] stored %lld",
-              static_cast<long long>(x.rows), static_cast<long long>(x.cols), static_cast<long long>(out.stored_cols));
+  MOTET_CHECK(x.rows >= 0 && x.cols >= 0 && out.stored_cols >= x.cols && out.stored_cols % codes_per_byte == 0,
+              "[%lld, %lld] stored %lld", static_cast<long long>(x.rows), static_cast<long long>(x.cols),
+              static_cast<long long>(out.stored_cols));
   MOTET_CHECK(out.scales.rows == x.rows && out.scales.groups == groups, "scales [%lld, %lld], wanted [%lld, %lld]",
               static_cast<long long>(out.scales.rows), static_cast<long long>(out.scales.groups), static_cast<long long>(x.rows),
               static_cast<long long>(groups));
@@ -50,10 +52,13 @@ void for_each_group(const ActivationRows& x, const EncodedRows<Scale>& out, std:
   }
 }
 
-/// Codes of x divided by `scale`, then zero padding.
+/// Codes of x divided by `scale`, then zero padding. A NaN scale gives NaN codes of one sign, whatever the values.
 void divide_to_e4m3(const Group& group, float scale, std::uint8_t* codes, std::int64_t stored) noexcept {
-  for (std::int64_t i = 0; i < group.count; ++i) codes[i] = f32_to_e4m3(group.values[i] / scale);
-  std::fill(codes + group.count, codes + stored, std::uint8_t{0});
+  std::fill(codes, codes + stored, std::uint8_t{0});
+  if (std::isnan(scale))
+    std::fill_n(codes, group.count, kE4m3NaN);
+  else
+    for (std::int64_t i = 0; i < group.count; ++i) codes[i] = f32_to_e4m3(group.values[i] / scale);
 }
 
 float fp8_scale(float amax) noexcept { return std::max(amax, 1e-4f) / 448.0f; }
@@ -70,9 +75,6 @@ std::uint8_t mxfp8_scale(float amax) noexcept {
   const float fraction = std::frexp(amax, &exponent);
   return static_cast<std::uint8_t>(std::max(exponent - 9 + (fraction > 0.875f) + 127, 0));
 }
-
-/// 2^(127 - byte): multiplying by it divides by the scale without rounding and without an fp32 subnormal. byte <= 253.
-float reciprocal_of_e8m0(std::uint8_t byte) noexcept { return f32_of_bits(static_cast<std::uint32_t>(254 - byte) << 23); }
 
 void encode_e2m1(const Group& group, float factor, std::uint8_t* codes, std::int64_t stored) noexcept {
   std::memset(codes, 0, static_cast<std::size_t>(stored / 2));
@@ -105,10 +107,8 @@ void encode_mxfp8(const ActivationRows& x, const EncodedRows<E8m0>& out) noexcep
     const Amax amax = amax_of(group);
     const std::uint8_t byte = !amax.finite ? kE8m0NaN : amax.value == 0 ? std::uint8_t{0} : mxfp8_scale(amax.value);
     scale = E8m0{byte};
-    std::fill(codes, codes + stored, std::uint8_t{0});
-    if (amax.value == 0) return;   // zeros of either sign are code 0
-    const float factor = amax.finite ? reciprocal_of_e8m0(byte) : std::numeric_limits<float>::quiet_NaN();
-    for (std::int64_t i = 0; i < group.count; ++i) codes[i] = f32_to_e4m3(group.values[i] * factor);
+    const Group nonzero{group.values, amax.value == 0 ? 0 : group.count};  // zeros of either sign are code 0
+    divide_to_e4m3(nonzero, e8m0_to_f32(byte), codes, stored);
   });
 }
 
@@ -121,8 +121,9 @@ void encode_nvfp4(const ActivationRows& x, float input_scale, const EncodedRows<
     const Amax amax = amax_of(group);
     const std::uint8_t byte = amax.finite ? f32_to_e4m3(g * amax.value / 6.0f) : kE4m3NaN;
     scale = E4m3{byte};
-    const bool has_codes = byte != 0 && byte != kE4m3NaN;   // 4-bit codes have no NaN: the scale carries it
-    encode_e2m1(has_codes ? group : Group{group.values, 0}, has_codes ? 1.0f / (e4m3_to_f32(byte) * (1.0f / g)) : 0.0f, codes, stored);
+    const bool has_codes = byte != 0 && byte != kE4m3NaN;  // 4-bit codes have no NaN: the scale carries it
+    encode_e2m1(has_codes ? group : Group{group.values, 0}, has_codes ? 1.0f / (e4m3_to_f32(byte) * (1.0f / g)) : 0.0f, codes,
+                stored);
   });
 }
 

@@ -4,7 +4,8 @@
 // All arithmetic is fp32 in the order written here, codes round to nearest with ties to even and saturate: the bytes depend on
 // the row alone. Columns from `cols` to `stored_cols` are encoded as zeros, and so is the end of a last group that is not full.
 // A group that holds a NaN or an infinity gets scale NaN, so that all of it decodes to NaN; other groups are not touched.
-// Every function writes every byte of codes and scales, allocates nothing and is thread-safe. Extents are checked.
+// Every function writes every byte of codes and scales, allocates nothing, is thread-safe and expects flush-to-zero off. Extents
+// are checked.
 // Bytes, bounds and examples: docs/formats/activations.md.
 #pragma once
 
@@ -14,7 +15,7 @@
 
 namespace motet {
 
-inline constexpr std::int64_t kFp8Group = 128;      ///< columns that share a scale, one row
+inline constexpr std::int64_t kFp8Group = 128;  ///< columns that share a scale, one row
 inline constexpr std::int64_t kMxfp8Block = 32;
 inline constexpr std::int64_t kNvfp4Block = 16;
 
@@ -27,8 +28,8 @@ struct ActivationRows {
 /// Where codes and scales go: stored_cols >= cols, scales [rows, ceil(stored_cols / group)].
 template <class Scale>
 struct EncodedRows {
-  std::uint8_t* codes = nullptr;     ///< [rows, stored_cols] bytes; 4-bit: [rows, stored_cols / 2], low nibble = even column
-  std::int64_t stored_cols = 0;      ///< even for 4-bit codes
+  std::uint8_t* codes = nullptr;  ///< [rows, stored_cols] bytes; 4-bit: [rows, stored_cols / 2], low nibble = even column
+  std::int64_t stored_cols = 0;   ///< even for 4-bit codes
   LinearScales<Scale> scales;
 };
 

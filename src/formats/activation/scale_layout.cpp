@@ -24,7 +24,7 @@ std::int64_t check_same_scales(const LinearScales<A>& linear, const SwizzledScal
 /// Calls visit(linear index, swizzled index) for every valid scale.
 template <class Visit>
 void for_each_scale(std::span<const std::int64_t> expert_rows, std::int64_t groups, Visit visit) noexcept {
-  const std::int64_t tile_row = ceil_div(groups, 4) * 512;   // bytes of 128 rows
+  const std::int64_t tile_row = ceil_div(groups, 4) * 512;  // bytes of 128 rows
   std::int64_t linear = 0, begin = 0;
   for (const std::int64_t rows : expert_rows) {
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -38,13 +38,15 @@ template <class Scale>
 void swizzle(LinearScales<const Scale> from, SwizzledScales128x4<Scale> to) noexcept {
   const std::int64_t count = check_same_scales(from, to);
   if (count > 0) std::memset(to.data, 0, static_cast<std::size_t>(count));
-  for_each_scale(to.expert_rows, to.groups, [&](std::int64_t linear, std::int64_t swizzled) { to.data[swizzled] = from.data[linear]; });
+  for_each_scale(to.expert_rows, to.groups,
+                 [&](std::int64_t linear, std::int64_t swizzled) { to.data[swizzled] = from.data[linear]; });
 }
 
 template <class Scale>
 void unswizzle(SwizzledScales128x4<const Scale> from, LinearScales<Scale> to) noexcept {
   check_same_scales(to, from);
-  for_each_scale(from.expert_rows, from.groups, [&](std::int64_t linear, std::int64_t swizzled) { to.data[linear] = from.data[swizzled]; });
+  for_each_scale(from.expert_rows, from.groups,
+                 [&](std::int64_t linear, std::int64_t swizzled) { to.data[linear] = from.data[swizzled]; });
 }
 
 }  // namespace

@@ -46,15 +46,19 @@ template <class Scale>
 struct SwizzledScales128x4 {
   static_assert(sizeof(Scale) == 1, "swizzled scales are bytes");
   Scale* data = nullptr;
-  std::span<const std::int64_t> expert_rows{};   ///< kept alive by the caller
+  std::span<const std::int64_t> expert_rows{};  ///< kept alive by the caller
   std::int64_t groups = 0;
 
-  constexpr operator SwizzledScales128x4<const Scale>() const noexcept requires(!std::is_const_v<Scale>) { return {data, expert_rows, groups}; }
+  constexpr operator SwizzledScales128x4<const Scale>() const noexcept requires(!std::is_const_v<Scale>) {
+    return {data, expert_rows, groups};
+  }
 };
 
 /// The same bytes without extents. Requires rows * groups to fit, as it does for scales that exist.
 template <class Scale>
-constexpr FlatScales<Scale> flat_view(LinearScales<Scale> linear) noexcept { return {linear.data, linear.rows * linear.groups}; }
+constexpr FlatScales<Scale> flat_view(LinearScales<Scale> linear) noexcept {
+  return {linear.data, linear.rows * linear.groups};
+}
 
 /// The same bytes as [rows, groups], or nothing when they are not rows * groups.
 template <class Scale>

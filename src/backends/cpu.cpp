@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processor: published bytes through kernels compiled per target. What it runs is chosen in cpu/choice.h, how in cpu/experts.h.
+#include "backends/cpu/choice.h"
+#include "backends/cpu/experts.h"
+#include "backends/support/wishes.h"
+
+namespace motet {
+namespace {
+
+std::optional<Refusal> supports(const BackendRequest& request) {
+  if (auto refusal = refuse_arithmetic(request.deployment.wishes.arithmetic)) return refusal;
+  return choose_kernels(request.spec, request.deployment, request.environment, request.target).refusal;
+}
+
+std::string few_rule(const CpuKernels& kernels, bool invariant) {
+  const auto max_few = std::min(kernels.gate_up->max_few, kernels.down->max_few);
+  if (invariant || max_few == 0) return "experts: fp32 in the order of `many`, whatever the number of tokens";
+  return "experts: fp32 in the order of `few` for an expert of at most " + std::to_string(max_few) +
+         " tokens, else of `many`; an order never depends on rows, threads or place in the batch";
+}
+
+BackendStorage storage(const BackendRequest& request) {
+  BackendStorage out;
+  const CpuChoice choice = choose_kernels(request.spec, request.deployment, request.environment, request.target);
+  if (!choice.kernels) return out;  // declined: supports() says why
+  const CpuKernels& kernels = *choice.kernels;
+  const CpuExtents extents{request.experts_here, request.intermediate_valid, request.shared_intermediate_valid};
+  const CpuWidths widths = cpu_widths(kernels, request.spec, extents);
+  out.hidden = widths.hidden;
+  out.latent = widths.latent;
+  out.intermediate = widths.intermediate;
+  out.shared_intermediate = widths.shared_intermediate;
+  out.up = request.intermediate_valid;
+  out.gate = request.spec.activation.gated ? request.intermediate_valid : 0;
+  out.rows_width = request.spec.dispatch_width();
+  out.activation = kernels.activation();
+  out.scratch_per_thread = cpu_scratch(kernels, request.spec, extents).bytes();
+  out.prepared = cpu_prepared_bytes(request.spec, extents);
+  out.arithmetic = std::string(name_of(kernels.arithmetic));
+  out.reason = "reduction axes in whole units of " + std::to_string(kernels.gate_up->k_unit) + " elements (" + choice.reason + ")";
+  out.sum_order = {few_rule(kernels, request.deployment.wishes.invariant),
+                   "router: fp32 from the values as given, one order for every number of tokens"};
+  if (request.spec.latent > 0) out.sum_order.push_back("latent projections: fp32 in the order of `many`");
+  if (kernels.activation() == DType::bf16) {
+    out.rounding_points = {"prepared activations: to bf16, once", "intermediates: to bf16, once, after bias and body in fp32"};
+  } else {
+    out.rounding_points = {"intermediates: fp32, after bias and body in fp32"};
+  }
+  return out;
+}
+
+}  // namespace
+
+extern const Backend backend_cpu;
+const Backend backend_cpu = {
+    {"cpu", "kernels for this processor on the published bytes; targets chosen at run time", true, true, supports, storage},
+    prepare_cpu};
+
+}  // namespace motet

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/experts.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/body.h"
+#include "backends/cpu/split.h"
+#include "backends/support/weights_check.h"
+#include "base/check.h"
+#include "base/math.h"
+#include "base/numbers.h"
+#include "formats/format.h"
+
+namespace motet {
+namespace {
+
+/// fp32 copies of the biases of all experts of one body, expert by expert: gate, up, down, each where the body has it.
+struct Biases {
+  const float* begin = nullptr;
+  std::int64_t gate = 0, up = 0, down = 0;  ///< elements; 0 = none
+  const float* of(std::int64_t expert) const noexcept { return begin + expert * (gate + up + down); }
+  const float* gate_of(std::int64_t expert) const noexcept { return gate == 0 ? nullptr : of(expert); }
+  const float* up_of(std::int64_t expert) const noexcept { return up == 0 ? nullptr : of(expert) + gate; }
+  const float* down_of(std::int64_t expert) const noexcept { return down == 0 ? nullptr : of(expert) + gate + up; }
+};
+
+/// One kind of feed-forward: the routed experts, or the shared one.
+struct Body {
+  const Activation* activation = nullptr;
+  const KernelSet *gate_up = nullptr, *down = nullptr;
+  const ExpertView* experts = nullptr;
+  std::int64_t gate_row_bytes = 0, down_row_bytes = 0;  ///< weights that one row of a phase reads
+  std::int64_t act_stored = 0;
+  Biases biases;
+};
+
+float bias_element(const BiasView& bias, std::int64_t i) noexcept {
+  float value = 0;
+  load_as_f32(bias.dtype, bias.data + i * bias.stride, 1, nullptr, &value);
+  return value;
+}
+
+std::int64_t row_bytes(std::string_view format, std::int64_t cols) noexcept {
+  return std::max<std::int64_t>(
+      1, static_cast<std::int64_t>(find_format(format)->facts.bits_per_value * static_cast<double>(cols) / 8));
+}
+
+const KernelArithmetic* arithmetic_named(std::string_view name) noexcept {
+  static constexpr KernelArithmetic kAll[] = {KernelArithmetic::f32, KernelArithmetic::bf16_dot};
+  for (const KernelArithmetic& arithmetic : kAll) {
+    if (name_of(arithmetic) == name) return &arithmetic;
+  }
+  return nullptr;
+}
+
+class CpuBackend final : public PreparedBackend {
+ public:
+  CpuBackend(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const CpuKernels& kernels)
+      : weights_(std::move(weights)),
+        kernels_(kernels),
+        activation_(kernels.activation()),
+        invariant_(plan.deployment.wishes.invariant) {
+    const LayerSpec& spec = weights_->spec;
+    const CpuExtents extents{spec.experts, spec.intermediate, spec.shared.intermediate};
+    scratch_ = cpu_scratch(kernels_, spec, extents);
+    biases_.resize(static_cast<std::size_t>(bias_elements(spec, extents)));
+    live_.resize(weights_->experts.size());
+    float* next = biases_.data();
+    routed_ = make_body({&spec.activation, kernels_.gate_up, kernels_.down, plan.stored(Axis::down_in)}, weights_->experts.data(),
+                        spec.experts, next);
+    if (spec.shared.intermediate > 0) {
+      shared_ = make_body({&spec.shared.activation, kernels_.shared_gate_up, kernels_.shared_down, plan.stored(Axis::shared)},
+                          &weights_->shared, 1, next);
+    }
+    MOTET_CHECK(next == biases_.data() + biases_.size(), "%lld bias elements were planned", static_cast<long long>(biases_.size()));
+  }
+
+  std::int64_t prepared_bytes() const noexcept override {
+    return static_cast<std::int64_t>(biases_.size() * sizeof(float) + live_.size() * sizeof(std::int32_t));
+  }
+
+  void prepare_rows(const ConstMatrix& source, const std::int32_t* index, const float* scale, std::int64_t first,
+                    std::int64_t count, std::byte* out, std::int64_t out_stride, std::int64_t stored) const noexcept override {
+    const std::int64_t element = bits_of(activation_) / 8, source_bytes = source.cols * bits_of(source.dtype) / 8;
+    for (std::int64_t r = first; r < first + count; ++r) {
+      const std::byte* from = static_cast<const std::byte*>(source.data) + (index == nullptr ? r : index[r]) * source_bytes;
+      std::byte* to = out + r * out_stride;
+      prepare_row(source, from, scale == nullptr ? nullptr : scale + r, to);
+      std::memset(to + source.cols * element, 0, static_cast<std::size_t>((stored - source.cols) * element));
+    }
+  }
+
+  void run_router(const ConstMatrix& hidden_states, float* logits, std::int64_t logits_stride, std::byte* scratch,
+                  std::int64_t scratch_stride, Executor& executor) noexcept override {
+    if (hidden_states.rows == 0) return;
+    const std::int64_t experts = weights_->router.rows;
+    const bool few = kernels_.router->few != nullptr && kernels_.router->few_reads(weights_->router);
+    const std::int64_t chunk = few ? kernels_.router->max_few : kRouterManyTokens, chunks = ceil_div(hidden_states.rows, chunk);
+    const std::int64_t weight_bytes = weights_->router.cols * 2;
+    const Split rows = split(
+        {.live = 1, .rows = experts, .row_bytes = weight_bytes, .threads = chunks > executor.threads() ? 1 : executor.threads()});
+    struct Context {
+      CpuBackend* self;
+      const ConstMatrix* x;
+      float* logits;
+      std::int64_t logits_stride;
+      std::byte* scratch;
+      std::int64_t scratch_stride, chunk;
+      bool few;
+      Split rows;
+    } context{this, &hidden_states, logits, logits_stride, scratch, scratch_stride, chunk, few, rows};
+    executor.run(
+        chunks * rows.blocks,
+        [](void* opaque, std::int64_t piece, int thread) noexcept {
+          const auto& here = *static_cast<const Context*>(opaque);
+          CpuBackend& self = *here.self;
+          std::byte* mine = here.scratch + thread * here.scratch_stride;
+          const std::int64_t first = piece / here.rows.blocks * here.chunk, block = piece % here.rows.blocks;
+          const std::int64_t tokens = std::min(here.chunk, here.x->rows - first), begin = here.rows.begin(block);
+          std::byte* x = mine + self.scratch_.kernel;
+          self.load_router_chunk(*here.x, first, tokens, x);
+          self.multiply({.weight = &self.weights_->router,
+                         .row_begin = begin,
+                         .row_end = here.rows.end(block),
+                         .x = x,
+                         .x_stride = self.scratch_.router_stride,
+                         .tokens = tokens,
+                         .out = here.logits + first * here.logits_stride + begin,
+                         .out_stride = here.logits_stride,
+                         .scratch = mine},
+                        *self.kernels_.router, here.few);
+        },
+        &context);
+  }
+
+  void run_experts(const ExpertBatch& batch, Executor& executor) noexcept override { run_bodies(batch, routed_, executor); }
+  void run_shared(const ExpertBatch& batch, Executor& executor) noexcept override { run_bodies(batch, shared_, executor); }
+  void run_latent_in(const DenseBatch& batch, Executor& executor) noexcept override {
+    run_latent(batch, weights_->latent_in, *kernels_.latent_in, executor);
+  }
+  void run_latent_out(const DenseBatch& batch, Executor& executor) noexcept override {
+    run_latent(batch, weights_->latent_out, *kernels_.latent_out, executor);
+  }
+
+ private:
+  struct BodyParts {
+    const Activation* activation;
+    const KernelSet *gate_up, *down;
+    std::int64_t act_stored;
+  };
+
+  static std::int64_t copy_bias(const BiasView& bias, float*& next) noexcept {
+    if (bias.data == nullptr) return 0;
+    for (std::int64_t i = 0; i < bias.count; ++i) *next++ = bias_element(bias, i);
+    return bias.count;
+  }
+
+  static Body make_body(const BodyParts& parts, const ExpertView* experts, std::int64_t count, float*& next) noexcept {
+    Body body;
+    body.activation = parts.activation;
+    body.gate_up = parts.gate_up;
+    body.down = parts.down;
+    body.experts = experts;
+    body.act_stored = parts.act_stored;
+    body.gate_row_bytes = row_bytes(parts.gate_up->format, experts[0].up.cols) * (parts.activation->gated ? 2 : 1);
+    body.down_row_bytes = row_bytes(parts.down->format, experts[0].down.cols);
+    body.biases.begin = next;
+    for (std::int64_t e = 0; e < count; ++e) {
+      body.biases.gate = copy_bias(experts[e].gate_bias, next);
+      body.biases.up = copy_bias(experts[e].up_bias, next);
+      body.biases.down = copy_bias(experts[e].down_bias, next);
+    }
+    return body;
+  }
+
+  void prepare_row(const ConstMatrix& source, const std::byte* from, const float* scale, std::byte* to) const noexcept {
+    if (source.dtype == activation_ && scale == nullptr) {
+      std::memcpy(to, from, static_cast<std::size_t>(source.cols * bits_of(activation_) / 8));
+    } else if (activation_ == DType::f32) {
+      load_as_f32(source.dtype, from, source.cols, scale, reinterpret_cast<float*>(to));
+    } else {
+      constexpr std::int64_t kRun = 256;
+      float run[kRun];
+      for (std::int64_t k = 0; k < source.cols; k += kRun) {
+        const std::int64_t count = std::min(kRun, source.cols - k);
+        load_as_f32(source.dtype, from + k * bits_of(source.dtype) / 8, count, scale, run);
+        store_as(activation_, run, count, to + k * bits_of(activation_) / 8);
+      }
+    }
+  }
+
+  void load_router_chunk(const ConstMatrix& source, std::int64_t first, std::int64_t count, std::byte* out) const noexcept {
+    const std::int64_t source_bytes = source.cols * bits_of(source.dtype) / 8,
+                       padded = round_up(source.cols, kernels_.router->k_unit);
+    for (std::int64_t t = 0; t < count; ++t) {
+      auto* row = reinterpret_cast<float*>(out + t * scratch_.router_stride);
+      load_as_f32(source.dtype, static_cast<const std::byte*>(source.data) + (first + t) * source_bytes, source.cols, nullptr, row);
+      std::fill(row + source.cols, row + padded, 0.0f);
+    }
+  }
+
+  static void multiply(const MatmulArgs& args, const KernelSet& set, bool few) noexcept {
+    if (args.row_begin < args.row_end) (few ? set.few : set.many)(args);
+  }
+
+  bool takes_few(const KernelSet& set, const WeightView& view, std::int64_t tokens) const noexcept {
+    return !invariant_ && tokens <= set.max_few && set.few != nullptr && set.few_reads(view);
+  }
+
+  void run_latent(const DenseBatch& batch, const WeightView& view, const KernelSet& set, Executor& executor) noexcept {
+    if (batch.tokens == 0) return;
+    struct Context {
+      const DenseBatch* batch;
+      const WeightView* view;
+      const KernelSet* set;
+      Split rows;
+    } context{&batch, &view, &set,
+              split({.live = 1,
+                     .rows = view.rows,
+                     .row_bytes = row_bytes(set.format, view.cols),
+                     .tokens = batch.tokens,
+                     .threads = executor.threads()})};
+    executor.run(
+        context.rows.pieces(),
+        [](void* opaque, std::int64_t piece, int thread) noexcept {
+          const auto& here = *static_cast<const Context*>(opaque);
+          const DenseBatch& dense = *here.batch;
+          const std::int64_t begin = here.rows.begin(piece);
+          multiply({.weight = here.view,
+                    .row_begin = begin,
+                    .row_end = here.rows.end(piece),
+                    .x = dense.x,
+                    .x_stride = dense.x_stride,
+                    .tokens = dense.tokens,
+                    .out = dense.out + begin,
+                    .out_stride = dense.out_stride,
+                    .scratch = dense.scratch + thread * dense.scratch_stride},
+                   *here.set, false);
+        },
+        &context);
+  }
+
+  /// One phase of a batch: its split and what a piece needs.
+  struct Phase {
+    CpuBackend* self;
+    const ExpertBatch* batch;
+    const Body* body;
+    Split split;
+  };
+
+  void run_bodies(const ExpertBatch& batch, const Body& body, Executor& executor) noexcept {
+    std::int64_t live = 0;
+    for (std::int64_t slot = 0; slot < batch.slots; ++slot) {
+      if (batch.first_row[slot + 1] > batch.first_row[slot])
+        live_[static_cast<std::size_t>(live++)] = static_cast<std::int32_t>(slot);
+    }
+    if (live == 0) return;
+    const std::int64_t tokens = batch.first_row[batch.slots] - batch.first_row[0];
+    const ExpertView& any = body.experts[0];
+    Phase phase{this, &batch, &body,
+                split({.live = live,
+                       .rows = any.up.rows,
+                       .row_bytes = body.gate_row_bytes,
+                       .tokens = tokens,
+                       .threads = executor.threads()})};
+    executor.run(
+        phase.split.pieces(),
+        [](void* opaque, std::int64_t piece, int thread) noexcept {
+          const auto& here = *static_cast<const Phase*>(opaque);
+          here.self->gate_up_piece(here, piece, thread);
+        },
+        &phase);
+    phase.split = split(
+        {.live = live, .rows = any.down.rows, .row_bytes = body.down_row_bytes, .tokens = tokens, .threads = executor.threads()});
+    executor.run(
+        phase.split.pieces(),
+        [](void* opaque, std::int64_t piece, int thread) noexcept {
+          const auto& here = *static_cast<const Phase*>(opaque);
+          here.self->down_piece(here, piece, thread);
+        },
+        &phase);
+  }
+
+  /// Rows of the batch that belong to a piece's slot.
+  struct SlotRows {
+    std::int64_t slot, first, count;
+  };
+  SlotRows rows_of(const Phase& phase, std::int64_t piece) const noexcept {
+    const std::int64_t slot = live_[static_cast<std::size_t>(phase.split.slot(piece))], first = phase.batch->first_row[slot];
+    return {slot, first, phase.batch->first_row[slot + 1] - first};
+  }
+
+  /// GEMM1 and the body for rows [begin, end) of the intermediate and all tokens of one slot, tile by tile.
+  void gate_up_piece(const Phase& phase, std::int64_t piece, int thread) noexcept {
+    const SlotRows rows = rows_of(phase, piece);
+    const ExpertView& expert = phase.body->experts[rows.slot];
+    const bool few = takes_few(*phase.body->gate_up, expert.up, rows.count) &&
+                     (!phase.body->activation->gated || phase.body->gate_up->few_reads(expert.gate));
+    const std::int64_t tile_rows = few ? std::min(kFewTileRows, kTileElements / rows.count) : kManyTileRows;
+    const std::int64_t begin = phase.split.begin(piece), end = phase.split.end(piece);
+    for (std::int64_t n = begin; n < end; n += tile_rows) {
+      for (std::int64_t t = 0; t < rows.count; t += kTileTokens) {
+        gate_up_tile(phase, rows, {n, std::min(end, n + tile_rows), t, std::min(rows.count, t + kTileTokens), few}, thread);
+      }
+    }
+    if (end < expert.up.rows) return;
+    const std::int64_t element = bits_of(activation_) / 8, padding = (phase.body->act_stored - expert.up.rows) * element;
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      std::memset(phase.batch->act + r * phase.batch->act_stride + expert.up.rows * element, 0, static_cast<std::size_t>(padding));
+    }
+  }
+
+  struct Tile {
+    std::int64_t row_begin, row_end, token_begin, token_end;
+    bool few;
+  };
+
+  void gate_up_tile(const Phase& phase, const SlotRows& rows, const Tile& tile, int thread) noexcept {
+    const ExpertBatch& batch = *phase.batch;
+    const Body& body = *phase.body;
+    const ExpertView& expert = body.experts[rows.slot];
+    const float *gate_bias = body.biases.gate_of(rows.slot), *up_bias = body.biases.up_of(rows.slot);
+    std::byte* scratch = batch.scratch + thread * batch.scratch_stride;
+    auto* gate = reinterpret_cast<float*>(scratch + scratch_.kernel);
+    float* up = gate + kTileElements;
+    const std::int64_t width = tile.row_end - tile.row_begin, first = rows.first + tile.token_begin,
+                       element = bits_of(activation_) / 8;
+    MatmulArgs args{.weight = &expert.up,
+                    .row_begin = tile.row_begin,
+                    .row_end = tile.row_end,
+                    .x = batch.x + first * batch.x_stride,
+                    .x_stride = batch.x_stride,
+                    .tokens = tile.token_end - tile.token_begin,
+                    .out = up,
+                    .out_stride = width,
+                    .scratch = scratch};
+    if (body.activation->gated) {
+      MatmulArgs gate_args = args;
+      gate_args.weight = &expert.gate, gate_args.out = gate;
+      multiply(gate_args, *body.gate_up, tile.few);
+    }
+    multiply(args, *body.gate_up, tile.few);
+    for (std::int64_t t = 0; t < args.tokens; ++t) {
+      float* gate_row = body.activation->gated ? gate + t * width : nullptr;
+      float* up_row = up + t * width;
+      if (gate_bias != nullptr) add(gate_bias + tile.row_begin, width, gate_row);
+      if (up_bias != nullptr) add(up_bias + tile.row_begin, width, up_row);
+      apply_body(*body.activation, gate_row, up_row, width);
+      store_as(activation_, up_row, width, batch.act + (first + t) * batch.act_stride + tile.row_begin * element);
+    }
+  }
+
+  /// GEMM2 for rows [begin, end) of the output width and all tokens of one slot, straight into the result.
+  void down_piece(const Phase& phase, std::int64_t piece, int thread) noexcept {
+    const ExpertBatch& batch = *phase.batch;
+    const SlotRows rows = rows_of(phase, piece);
+    const ExpertView& expert = phase.body->experts[rows.slot];
+    const float* bias = phase.body->biases.down_of(rows.slot);
+    const std::int64_t begin = phase.split.begin(piece), end = phase.split.end(piece);
+    float* out = batch.rows + rows.first * batch.rows_stride + begin;
+    multiply({.weight = &expert.down,
+              .row_begin = begin,
+              .row_end = end,
+              .x = batch.act + rows.first * batch.act_stride,
+              .x_stride = batch.act_stride,
+              .tokens = rows.count,
+              .out = out,
+              .out_stride = batch.rows_stride,
+              .scratch = batch.scratch + thread * batch.scratch_stride},
+             *phase.body->down, takes_few(*phase.body->down, expert.down, rows.count));
+    for (std::int64_t t = 0; bias != nullptr && t < rows.count; ++t) add(bias + begin, end - begin, out + t * batch.rows_stride);
+  }
+
+  static void add(const float* bias, std::int64_t count, float* values) noexcept {
+    for (std::int64_t i = 0; i < count; ++i) values[i] += bias[i];
+  }
+
+  std::shared_ptr<const LayerWeights> weights_;
+  CpuKernels kernels_;
+  DType activation_;
+  bool invariant_;
+  CpuScratch scratch_;
+  Body routed_, shared_;
+  std::vector<float> biases_;
+  std::vector<std::int32_t> live_;  ///< slots that have rows in the running batch
+};
+
+}  // namespace
+
+std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights) {
+  check_weights(plan, *weights);
+  const KernelArithmetic* arithmetic = arithmetic_named(plan.recipe.arithmetic);
+  if (arithmetic == nullptr)
+    throw Error(ErrorCode::not_supported, "backend cpu runs arithmetic f32 or bf16_dot, the plan says '" + plan.recipe.arithmetic +
+                                              "'; make the plan with this build");
+  const CpuChoice choice = kernels_for(plan.spec, plan.target, *arithmetic);
+  if (!choice.kernels)
+    throw Error(ErrorCode::not_supported, "backend cpu cannot run this plan: " + choice.reason + "; make the plan with this build");
+  return std::make_unique<CpuBackend>(plan, std::move(weights), *choice.kernels);
+}
+
+}  // namespace motet

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs experts with the kernels of one target: two phases over (slot, row block), GEMM1 with the body, then GEMM2.
+//
+// Bits: a row's value depends on its own weights, its token and on which of `few` and `many` ran (how many tokens the expert
+// got, never more than that), so that threads, row blocks and repetition change nothing. Under the wish `invariant` it is always
+// `many`.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/cpu/choice.h"
+
+namespace motet {
+
+/// Throws Error: wrong_shape, not_supported (several ranks; a plan of another target's arithmetic).
+std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights);
+
+}  // namespace motet

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Caches and memory nodes. Read by hwloc where the build has it, else from /sys; the same answers either way.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motet/machine.h"
+
+namespace motet {
+
+struct NumaNode {
+  int id = 0;
+  std::int64_t memory_bytes = 0;
+  int processors = 0;
+  int allowed_processors = 0;      ///< of this thread's affinity mask
+};
+
+/// Empty lists when the system does not tell.
+struct Topology {
+  std::vector<CacheFacts> caches;  ///< of one processor, nearest first; kind is "data", "instruction" or "unified"
+  std::vector<NumaNode> nodes;     ///< ascending id
+};
+Topology read_topology();
+
+/// Bytes of the largest data or unified cache, 0 when not known.
+std::int64_t last_level_cache(const Topology& topology) noexcept;
+
+/// One line per node: "node 0: 16 processors, 64 GiB".
+std::string text_of(const NumaNode& node);
+
+}  // namespace motet

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// fp8_block: E4M3 codes, one scale per block of rows and columns. docs/formats/fp8_block.md
+#if defined(MOTET_TARGET)
+#include "kernels/codec_scales.h"
+#include "kernels/matmul.h"
+
+namespace motet::MOTET_TARGET {
+namespace {
+
+// bf16 bytes of the codes 0..127; the sign is carried over. NaN codes are refused when a layer is created.
+struct PairTables {
+  std::uint8_t low[128], high[128];
+  constexpr PairTables() : low(), high() {
+    for (int i = 0; i < 128; ++i) {
+      const std::uint16_t bits = f32_to_bf16(e4m3_to_f32(static_cast<std::uint8_t>(i)));
+      low[i] = static_cast<std::uint8_t>(bits & 255);
+      high[i] = static_cast<std::uint8_t>(bits >> 8);
+    }
+  }
+};
+[[maybe_unused]] constexpr PairTables kPairs;
+
+struct Fp8BlockCodec {
+  static constexpr int kPerDword = 4, kElementBytes = 1;
+  static constexpr bool kHasBf16Pairs = true, kStepScale = true, kSegments = true, kTensorScale = false;
+  static constexpr std::int64_t kFoldBlock = 0;
+  using RowScales = const std::byte*;
+
+  static float scale_at(const WeightView& w, const std::byte* p) {
+    if (w.scale_dtype == DType::f32) return load_unaligned<float>(p);
+    if (w.scale_dtype == DType::bf16) return bf16_to_f32(load_unaligned<std::uint16_t>(p));
+    return e8m0_to_f32(load_unaligned<std::uint8_t>(p));
+  }
+  static float scale(const WeightView& w, std::int64_t row, std::int64_t col) {
+    return scale_at(w, w.scales + row / w.block_rows * w.scale_row_stride + col / w.block_cols * w.scale_col_stride);
+  }
+  MOTET_VEC RowScales row_scales(const WeightView& w, std::int64_t row) { return w.scales + row / w.block_rows * w.scale_row_stride; }
+  /// Scales of the 64 columns of a step: one, or one per lane of 4 columns.
+  MOTET_VEC F step_scale(const WeightView& w, RowScales scales, std::int64_t step) {
+    if (w.block_cols % 64 == 0) return broadcast(scale_at(w, scales + step * 64 / w.block_cols * w.scale_col_stride));
+    return last_scale(w, scales, step);
+  }
+  static F last_scale(const WeightView& w, RowScales scales, std::int64_t step) {
+    float lanes[16];
+    for (std::int64_t j = 0; j < 16; ++j) {
+      const std::int64_t col = step * 64 + 4 * j;
+      lanes[j] = col < w.cols ? scale_at(w, scales + col / w.block_cols * w.scale_col_stride) : 0.0f;
+    }
+    return load(lanes);
+  }
+
+  /// Sign to bit 31, exponent and mantissa to bits 20..26: the value times 2^-120, subnormals included.
+  [[gnu::always_inline]] void values(I raw, F* out) const {
+    const I keep = ibroadcast(0x87F00000u);
+    const F raise = broadcast(0x1p120f);
+    out[0] = mul(as_float(iand(sar<4>(shl<24>(raw)), keep)), raise);
+    out[1] = mul(as_float(iand(sar<4>(shl<16>(raw)), keep)), raise);
+    out[2] = mul(as_float(iand(sar<4>(shl<8>(raw)), keep)), raise);
+    out[3] = mul(as_float(iand(sar<4>(raw), keep)), raise);
+  }
+
+#if MOTET_HAS_BF16_DOT
+  ByteTable low = byte_table(kPairs.low), high = byte_table(kPairs.high);
+  [[gnu::always_inline]] void pairs_along(I raw, I* out) const {   // bytes s and s + 2
+    const I upper = ior(byte_lookup(high, raw), iand(raw, ibroadcast(0x80808080u))), lower = byte_lookup(low, raw);
+    const I mask = ibroadcast(0xFF00FF00u);
+    out[0] = choose(mask, shl<8>(upper), lower);
+    out[1] = choose(mask, upper, shr<8>(lower));
+  }
+  [[gnu::always_inline]] void pairs_across(I raw, int, I* out) const { pairs_along(swap_middle_bytes(raw), out); }
+#endif
+};
+
+}  // namespace
+}  // namespace motet::MOTET_TARGET
+
+MOTET_KERNELS(fp8_block, Fp8BlockCodec)
+
+#else
+#include <cmath>
+
+#include "base/numbers.h"
+#include "formats/format.h"
+#include "formats/plain_matrix.h"
+
+namespace motet {
+namespace {
+
+constexpr std::int64_t kBlock = 128;
+
+double code_value(std::byte byte) noexcept {
+  const int code = static_cast<int>(byte), exponent = (code >> 3) & 15, mantissa = code & 7;
+  if ((code & 0x7F) == 0x7F) return std::nan("");
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code >= 128 ? -magnitude : magnitude;
+}
+
+double scale_value(const WeightView& view, const std::byte* p) noexcept {
+  if (view.scale_dtype == DType::f32) return static_cast<double>(load_unaligned<float>(p));
+  if (view.scale_dtype == DType::bf16) return static_cast<double>(bf16_to_f32(load_unaligned<std::uint16_t>(p)));
+  return *p == std::byte{0xFF} ? std::nan("") : std::ldexp(1.0, static_cast<int>(*p) - 127);
+}
+const std::byte* scale_address(const WeightView& view, std::int64_t row, std::int64_t col) noexcept {
+  return view.scales + row / view.block_rows * view.scale_row_stride + col / view.block_cols * view.scale_col_stride;
+}
+
+void decode(const WeightView& view, std::int64_t row, std::int64_t col, std::int64_t count, double* out) noexcept {
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = code_value(view.codes[row * view.row_stride + (col + i) * view.col_stride]) * scale_value(view, scale_address(view, row, col + i));
+}
+
+/// Blocks of 128 x 128 with scale amax / 448; 1 for a zero block.
+void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMatrix& out) {
+  const std::int64_t block_rows = (rows + kBlock - 1) / kBlock, block_cols = (cols + kBlock - 1) / kBlock;
+  out.codes.assign(static_cast<std::size_t>(rows * cols), std::byte{0});
+  out.scales.assign(static_cast<std::size_t>(block_rows * block_cols * 4), std::byte{0});
+  out.view = {.codes = out.codes.data(), .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1, .scales = out.scales.data(),
+              .scale_dtype = DType::f32, .scale_row_stride = block_cols * 4, .scale_col_stride = 4, .block_rows = kBlock, .block_cols = kBlock};
+  for (std::int64_t i = 0; i < block_rows; ++i) {
+    for (std::int64_t j = 0; j < block_cols; ++j) {
+      const std::int64_t row_end = (i + 1) * kBlock < rows ? (i + 1) * kBlock : rows, col = j * kBlock;
+      const std::int64_t count = cols - col < kBlock ? cols - col : kBlock;
+      float largest = 0;
+      for (std::int64_t r = i * kBlock; r < row_end; ++r) largest = std::fmax(largest, largest_magnitude(values + r * cols + col, count));
+      const float scale = largest / 448.0f > 0 ? largest / 448.0f : 1.0f;
+      std::memcpy(out.scales.data() + (i * block_cols + j) * 4, &scale, sizeof scale);
+      for (std::int64_t r = i * kBlock; r < row_end; ++r)
+        for (std::int64_t k = col; k < col + count; ++k)
+          out.codes[static_cast<std::size_t>(r * cols + k)] = static_cast<std::byte>(f32_to_e4m3(values[r * cols + k] / scale));
+    }
+  }
+}
+
+/// NaN codes of one row of bytes that lie side by side: a loop that compilers vectorise.
+bool has_nan_code(const std::byte* codes, std::int64_t count) noexcept {
+  unsigned char found = 0;
+  const auto* p = reinterpret_cast<const unsigned char*>(codes);
+  for (std::int64_t i = 0; i < count; ++i) found |= static_cast<unsigned char>((p[i] & 0x7F) == 0x7F);
+  return found != 0;
+}
+
+std::optional<std::string> check_codes(const WeightView& view) {
+  const bool transposed = view.col_stride != 1;   // then runs lie along the rows
+  const std::int64_t runs = transposed ? view.cols : view.rows, length = transposed ? view.rows : view.cols;
+  const std::int64_t run_stride = transposed ? view.col_stride : view.row_stride, step = transposed ? view.row_stride : view.col_stride;
+  for (std::int64_t i = 0; i < runs; ++i) {
+    const std::byte* run = view.codes + i * run_stride;
+    if (step == 1 && !has_nan_code(run, length)) continue;
+    for (std::int64_t j = 0; j < length; ++j) {
+      if ((run[j * step] & std::byte{0x7F}) != std::byte{0x7F}) continue;
+      return "E4M3 code is NaN at row " + std::to_string(transposed ? j : i) + ", column " + std::to_string(transposed ? i : j);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> check_values(const WeightView& view) {
+  if (view.scales == nullptr) return "fp8_block needs block scales and has none";
+  if (view.scale_dtype != DType::f32 && view.scale_dtype != DType::bf16 && view.scale_dtype != DType::f8_e8m0)
+    return "fp8_block scales must be F32, BF16 or F8_E8M0, not " + std::string(name_of(view.scale_dtype));
+  if (view.block_rows < 1 || view.block_cols < 1 || (view.block_cols % 16 != 0 && view.block_cols < view.cols))
+    return "fp8_block needs blocks of a multiple of 16 columns, or of all columns; these are of " + std::to_string(view.block_rows) + " rows x " +
+           std::to_string(view.block_cols) + " columns";
+  for (std::int64_t r = 0; r < view.rows; r += view.block_rows) {
+    for (std::int64_t c = 0; c < view.cols; c += view.block_cols) {
+      const double scale = scale_value(view, scale_address(view, r, c));
+      if (!std::isfinite(scale) || scale <= 0)
+        return value_at_block("scale " + std::to_string(scale) + " is not finite and above zero", r, c / view.block_cols);
+    }
+  }
+  return check_codes(view);
+}
+
+}  // namespace
+
+extern const Format format_fp8_block;
+const Format format_fp8_block = {.facts = {.name = "fp8_block", .about = "E4M3 values, one fp32 scale per block of 128 x 128", .bits_per_value = 8,
+                                           .values_per_block = 1, .bytes_per_block = 1, .scale_bytes = 4, .block_rows = 128, .block_cols = 128,
+                                           .relative_step = 0x1p-4},
+                                 .decode = decode, .encode = encode, .check_values = check_values};
+
+}  // namespace motet
+#endif

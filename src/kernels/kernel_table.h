@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How kernel sets that were compiled per target are found by the rest of the program: one strong symbol per (format, target).
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace motet {
+
+inline constexpr int kArithmetics = 2;   ///< in the order of KernelArithmetic
+
+namespace format_tag {}                  ///< one incomplete type per line of formats.inc
+namespace target_tag {}                  ///< one incomplete type per line of targets.inc
+
+/// The sets of one format compiled for one target, [kArithmetics]; `many` is null where the target lacks the arithmetic or the
+/// format's values are not exact in it. Defined by MOTET_KERNELS in the format's file; a missing file fails to link.
+template <class FormatTag, class TargetTag>
+const KernelSet* kernels_of() noexcept;
+
+}  // namespace motet

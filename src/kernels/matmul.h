@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix kernels over a codec, compiled once per target: MOTET_KERNELS(format, Codec) at the end of a format's file.
+//
+// A codec tells how 4 stored bytes become values. It is a struct with
+//   kPerDword          values per dword: 1, 2, 4, 8, in k order from the low end
+//   kElementBytes      bytes per element; 0 = packed along k, never transposed
+//   values(I, F*)      the codes of 16 dwords as fp32, without scale
+//   kHasBf16Pairs      values exact in bf16: pairs_along(I, I*), pairs_across(I, fold, I*) (arithmetic.h; only with the bf16 dot)
+//   kStepScale         `few` sums 64 stored bytes, then multiplies by step_scale() in fp32
+//   kFoldBlock         columns whose scale byte is folded into a panel exactly, by fold_f32 / fold_pairs; 0 = none
+//   row_folds()        where kFoldBlock > 0: folding is exact for this row; other rows of `many` are computed by `few`
+//   kSegments          `many` sums the columns of one scale block, then multiplies in fp32 by scale()
+//   kTensorScale       sums are multiplied by the view's tensor_scale at the end
+#pragma once
+
+#include "kernels/kernel_table.h"
+#include "kernels/matmul_few.h"
+#include "kernels/matmul_many.h"
+
+namespace motet::MOTET_TARGET {
+namespace {
+
+template <class Codec, class A>
+constexpr KernelSet kernel_set(std::string_view format, std::string_view target) {
+  return {.format = format, .target = target, .arithmetic = A::kName, .activation = A::kActivation, .k_unit = 32, .max_few = kMaxFew,
+          .scratch_bytes = scratch_bytes<Codec, A>, .few = few<Codec, A>, .many = many<Codec, A>, .few_reads = few_reads<Codec>};
+}
+
+template <class Codec>
+constexpr KernelSet bf16_dot_set([[maybe_unused]] std::string_view format, [[maybe_unused]] std::string_view target) {
+#if MOTET_HAS_BF16_DOT
+  if constexpr (Codec::kHasBf16Pairs) return kernel_set<Codec, Bf16Dot>(format, target);
+#endif
+  return {};
+}
+
+}  // namespace
+}  // namespace motet::MOTET_TARGET
+
+#define MOTET_TEXT_OF(name) #name
+#define MOTET_TEXT(name) MOTET_TEXT_OF(name)
+#define MOTET_KERNELS(name, Codec)                                                                                          \
+  namespace motet {                                                                                                         \
+  namespace format_tag { struct name; }                                                                                     \
+  namespace target_tag { struct MOTET_TARGET; }                                                                             \
+  namespace MOTET_TARGET { namespace {                                                                                      \
+  constexpr KernelSet kSets[kArithmetics] = {kernel_set<Codec, F32>(#name, MOTET_TEXT(MOTET_TARGET)),                       \
+                                             bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET))};                         \
+  } }                                                                                                                       \
+  template <> const KernelSet* kernels_of<format_tag::name, target_tag::MOTET_TARGET>() noexcept { return MOTET_TARGET::kSets; } \
+  }

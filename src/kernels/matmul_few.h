@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// `few`: 1 to kMaxFew tokens straight from the stored bytes of rows that are contiguous along k.
+//
+// The rows are cut into R runs of neighbours and one row of each run is in flight, so that a thread reads R long streams: one
+// stream reaches little over half of the read bandwidth, four reach it (two cores of a Zen 5, November 2026: 26..48 against 67 GB/s).
+// Each 64 stored bytes are decoded once for all tokens, into lanes as they lie; the activations are put into that order first.
+#pragma once
+
+#include "kernels/arithmetic.h"
+
+namespace motet::MOTET_TARGET {
+namespace {
+
+inline constexpr int kMaxFew = 8;
+inline constexpr std::int64_t kAheadBytes = 2048;   // 1 to 4 KiB are equal within the noise; 512 B lose a tenth
+
+template <class Codec> inline constexpr std::int64_t kStep = 16 * Codec::kPerDword;   // elements in 64 stored bytes
+/// Activations in natural order are already in lane order.
+template <class Codec, class A> inline constexpr bool kNatural = Codec::kPerDword == A::kUnit;
+
+template <class Codec>
+MOTET_VEC std::int64_t stored_bytes(std::int64_t elements) { return (elements * 4 + Codec::kPerDword - 1) / Codec::kPerDword; }
+MOTET_VEC std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+template <class Codec>
+bool few_reads(const WeightView& w) noexcept { return Codec::kElementBytes == 0 || w.col_stride == Codec::kElementBytes; }
+
+/// Bytes of one token's activations in lane order.
+template <class Codec, class A>
+MOTET_VEC std::int64_t ordered_bytes(std::int64_t cols) { return round_up(cols, kStep<Codec>) * A::kBytes; }
+
+template <class Codec, class A>
+[[gnu::noinline]] void order_activations(const std::byte* x, std::int64_t cols, std::byte* out) {
+  constexpr std::int64_t P = Codec::kPerDword, kVectors = P / A::kUnit;
+  for (std::int64_t k0 = 0; k0 < cols; k0 += kStep<Codec>, x += kStep<Codec> * A::kBytes, out += kStep<Codec> * A::kBytes) {
+    alignas(64) std::byte copy[kStep<Codec> * A::kBytes];
+    const std::byte* from = x;
+    if (cols - k0 < kStep<Codec>) {
+      __builtin_memset(copy, 0, sizeof copy);
+      __builtin_memcpy(copy, x, static_cast<std::size_t>((cols - k0) * A::kBytes));
+      from = copy;
+    }
+    for (std::int64_t j = 0; j < 16; ++j)
+      for (std::int64_t s = 0; s < kVectors; ++s)
+        for (std::int64_t u = 0; u < A::kUnit; ++u)
+          __builtin_memcpy(out + ((s * 16 + j) * A::kUnit + u) * A::kBytes, from + (j * P + s + u * kVectors) * A::kBytes, A::kBytes);
+  }
+}
+
+/// Adds the products of 64 stored bytes of one row to the sums of T tokens.
+template <class Codec, class A, int T>
+MOTET_VEC void add_step(const Codec& codec, I raw, F scale, const std::byte* x, std::int64_t x_stride, F* sums) {
+  constexpr int kVectors = Codec::kPerDword / A::kUnit;
+  typename A::Vector weights[kVectors];
+  A::along(codec, raw, weights);
+  for (int t = 0; t < T; ++t) {
+    const std::byte* xt = x + t * x_stride;
+    if constexpr (Codec::kStepScale) {
+      F part = A::first(weights[0], A::load_x(xt));
+      for (int s = 1; s < kVectors; ++s) part = A::add(part, weights[s], A::load_x(xt + 64 * s));
+      sums[t] = fma(part, scale, sums[t]);
+    } else {
+      for (int s = 0; s < kVectors; ++s) sums[t] = A::add(sums[t], weights[s], A::load_x(xt + 64 * s));
+    }
+  }
+}
+
+template <class Codec, class A, int R, int T>
+[[gnu::noinline]] void few_rows(const MatmulArgs& args, const std::byte* x, std::int64_t x_stride) {
+  const WeightView& w = *args.weight;
+  const Codec codec;
+  constexpr std::int64_t kStepX = kStep<Codec> * A::kBytes;
+  const std::int64_t rows = args.row_end - args.row_begin, run = (rows + R - 1) / R;
+  const std::int64_t steps = w.cols / kStep<Codec>, tail = stored_bytes<Codec>(w.cols - steps * kStep<Codec>);
+  const std::int64_t row_bytes = stored_bytes<Codec>(w.cols);
+  // What lies kAheadBytes further in the stream of rows: some rows and a rest further, the gap between rows skipped.
+  const std::int64_t rest = kAheadBytes % row_bytes, ahead = kAheadBytes / row_bytes * w.row_stride + rest, gap = w.row_stride - row_bytes;
+  float final_scale = 1.0f;
+  if constexpr (Codec::kTensorScale) final_scale = static_cast<float>(w.tensor_scale);
+
+  for (std::int64_t i = 0; i < run; ++i) {
+    const std::byte* codes[R];
+    typename Codec::RowScales scales[R];
+    std::int64_t row[R];
+    F sums[R][T];
+    for (int r = 0; r < R; ++r) {
+      row[r] = args.row_begin + r * run + i;
+      if (row[r] >= args.row_end) row[r] = args.row_end - 1;   // the last run is shorter: its last row again
+      codes[r] = w.codes + row[r] * w.row_stride;
+      scales[r] = codec.row_scales(w, row[r]);
+      for (int t = 0; t < T; ++t) sums[r][t] = zero();
+    }
+    const std::byte* xs = x;
+    for (std::int64_t step = 0; step < steps; ++step, xs += kStepX) {
+      const std::int64_t at = step * 64, next = at + ahead + (at + rest >= row_bytes ? gap : 0);
+      for (int r = 0; r < R; ++r) {
+        prefetch(codes[r] + next);
+        add_step<Codec, A, T>(codec, iload(codes[r] + at), codec.step_scale(w, scales[r], step), xs, x_stride, sums[r]);
+      }
+    }
+    if (tail > 0) {
+      for (int r = 0; r < R; ++r)
+        add_step<Codec, A, T>(codec, iload_part(codes[r] + steps * 64, tail), codec.last_scale(w, scales[r], steps), xs, x_stride, sums[r]);
+    }
+    for (int r = 0; r < R; ++r)
+      for (int t = 0; t < T; ++t) {
+        const float total = sum(sums[r][t]);
+        args.out[t * args.out_stride + row[r] - args.row_begin] = Codec::kTensorScale ? total * final_scale : total;
+      }
+  }
+}
+
+template <class Codec, class A, int T>
+MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64_t x_stride) {
+  if (args.tokens == T) {
+    constexpr int R = kFewAccumulators / T >= 4 ? 4 : kFewAccumulators / T >= 2 ? 2 : 1;
+    few_rows<Codec, A, R, T>(args, x, x_stride);
+  } else if constexpr (T > 1) {
+    few_tokens<Codec, A, T - 1>(args, x, x_stride);
+  }
+}
+
+template <class Codec, class A>
+void few(const MatmulArgs& args) noexcept {
+  if constexpr (kNatural<Codec, A>) {
+    few_tokens<Codec, A, kMaxFew>(args, args.x, args.x_stride);   // k_unit covers the last step
+  } else {
+    const std::int64_t stride = ordered_bytes<Codec, A>(args.weight->cols);
+    for (std::int64_t t = 0; t < args.tokens; ++t)
+      order_activations<Codec, A>(args.x + t * args.x_stride, args.weight->cols, args.scratch + t * stride);
+    few_tokens<Codec, A, kMaxFew>(args, args.scratch, stride);
+  }
+}
+
+}  // namespace
+}  // namespace motet::MOTET_TARGET

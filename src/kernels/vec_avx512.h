@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector interface of vec.h on AVX-512 F, BW, DQ, VL; with BF16 and VBMI also the bf16 dot.
+#pragma once
+
+#include <immintrin.h>
+
+namespace motet::MOTET_TARGET {
+namespace {
+
+using F = __m512;
+using I = __m512i;
+
+inline constexpr int kFewAccumulators = 16;   // of 32 registers; decoded weights take 8, tables and scales a few
+inline constexpr int kTilePanels = 2, kTileTokens = 12;   // 24 sums: >= 12 hide the latency of 6 cycles at two per cycle
+
+MOTET_VEC F zero() { return _mm512_setzero_ps(); }
+MOTET_VEC F broadcast(float value) { return _mm512_set1_ps(value); }
+MOTET_VEC F load(const float* p) { return _mm512_loadu_ps(p); }
+MOTET_VEC void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+MOTET_VEC __mmask16 first_lanes(std::int64_t count) { return static_cast<__mmask16>(count >= 16 ? 0xFFFFu : (1u << count) - 1u); }
+MOTET_VEC F load_part(const float* p, std::int64_t count) { return _mm512_maskz_loadu_ps(first_lanes(count), p); }
+MOTET_VEC void store_part(float* p, F v, std::int64_t count) { _mm512_mask_storeu_ps(p, first_lanes(count), v); }
+MOTET_VEC F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+MOTET_VEC F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+MOTET_VEC float sum(F v) {
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
+}
+
+MOTET_VEC I iload(const void* p) { return _mm512_loadu_si512(p); }
+MOTET_VEC void istore(void* p, I v) { _mm512_storeu_si512(p, v); }
+MOTET_VEC I iload_part(const void* p, std::int64_t bytes) {
+  return bytes >= 64 ? iload(p) : _mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1u, p);   // bytes past the count are not touched
+}
+MOTET_VEC I ibroadcast(std::uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
+template <int kBits> MOTET_VEC I shl(I v) { return _mm512_maskz_slli_epi32(0xFFFF, v, kBits); }
+template <int kBits> MOTET_VEC I shr(I v) { return _mm512_maskz_srli_epi32(0xFFFF, v, kBits); }
+template <int kBits> MOTET_VEC I sar(I v) { return _mm512_maskz_srai_epi32(0xFFFF, v, kBits); }
+MOTET_VEC I iand(I a, I b) { return _mm512_and_si512(a, b); }
+MOTET_VEC I ior(I a, I b) { return _mm512_or_si512(a, b); }
+MOTET_VEC I at_least(I a, I b) { return _mm512_maskz_max_epu32(0xFFFF, a, b); }
+MOTET_VEC F as_float(I v) { return _mm512_castsi512_ps(v); }
+MOTET_VEC I as_dwords(F v) { return _mm512_castps_si512(v); }
+
+using Table16 = F;
+MOTET_VEC Table16 table16(const float* entries) { return load(entries); }
+MOTET_VEC F lookup(Table16 table, I index) { return _mm512_maskz_permutexvar_ps(0xFFFF, index, table); }
+
+MOTET_VEC F f16_low(I v) { return _mm512_maskz_cvtph_ps(0xFFFF, _mm512_maskz_cvtepi32_epi16(0xFFFF, v)); }
+
+/// Elements 0, kEvery, 2 kEvery ... of 1, 2 or 4 bytes from p, `count` (at most 16) of them, to the low end of each dword.
+template <int kEvery>
+MOTET_VEC I widen1(const std::byte* p, std::int64_t count) {
+  const __m256i bytes = _mm256_maskz_loadu_epi8(static_cast<__mmask32>((std::uint64_t{1} << ((count - 1) * kEvery + 1)) - 1u), p);
+  if constexpr (kEvery == 1) return _mm512_maskz_cvtepu8_epi32(0xFFFF, _mm256_castsi256_si128(bytes));
+  return _mm512_maskz_and_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, bytes), ibroadcast(0xFFu));
+}
+template <int kEvery>
+MOTET_VEC I widen2(const std::byte* p, std::int64_t count) {
+  const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << ((count - 1) * kEvery + 1)) - 1u);
+  if constexpr (kEvery == 1) return _mm512_maskz_cvtepu16_epi32(0xFFFF, _mm256_maskz_loadu_epi16(static_cast<__mmask16>(mask), p));
+  return iand(_mm512_maskz_loadu_epi16(mask, p), ibroadcast(0xFFFFu));
+}
+
+/// Lane r of result i is lane i of source r.
+MOTET_VEC void transpose(I* v) {
+  I t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_maskz_unpacklo_epi32(0xFFFF, v[i], v[i + 1]);
+    t[i + 1] = _mm512_maskz_unpackhi_epi32(0xFFFF, v[i], v[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    v[i] = _mm512_maskz_unpacklo_epi64(0xFF, t[i], t[i + 2]);
+    v[i + 1] = _mm512_maskz_unpackhi_epi64(0xFF, t[i], t[i + 2]);
+    v[i + 2] = _mm512_maskz_unpacklo_epi64(0xFF, t[i + 1], t[i + 3]);
+    v[i + 3] = _mm512_maskz_unpackhi_epi64(0xFF, t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {   // v[4 q + i]: dwords i, 4 + i, 8 + i, 12 + i of rows 4 q .. 4 q + 3
+    const I low01 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[i], v[4 + i], 0x44), high01 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[i], v[4 + i], 0xEE);
+    const I low23 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[8 + i], v[12 + i], 0x44);
+    const I high23 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[8 + i], v[12 + i], 0xEE);
+    t[i] = _mm512_maskz_shuffle_i32x4(0xFFFF, low01, low23, 0x88);
+    t[4 + i] = _mm512_maskz_shuffle_i32x4(0xFFFF, low01, low23, 0xDD);
+    t[8 + i] = _mm512_maskz_shuffle_i32x4(0xFFFF, high01, high23, 0x88);
+    t[12 + i] = _mm512_maskz_shuffle_i32x4(0xFFFF, high01, high23, 0xDD);
+  }
+  for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
+MOTET_VEC F e8m0_x4(const std::byte* p) {
+  int four;
+  __builtin_memcpy(&four, p, 4);
+  const I turn = _mm512_set_epi32(31, 31, 31, 31, 7, 7, 7, 7, 15, 15, 15, 15, 23, 23, 23, 23);   // byte j / 4 to bits 23..30
+  const I bits = iand(_mm512_maskz_rolv_epi32(0xFFFF, _mm512_set1_epi32(four), turn), ibroadcast(0x7F800000u));
+  return as_float(at_least(bits, ibroadcast(0x00400000u)));   // byte 0 is 2^-127, a subnormal
+}
+MOTET_VEC F e4m3_x2(const std::byte* p) {
+  long long eight;
+  __builtin_memcpy(&eight, p, 8);
+  const I place = _mm512_set_epi8(-1, 7, -1, -1, -1, 7, -1, -1, -1, 6, -1, -1, -1, 6, -1, -1,   // byte j / 2 to bits 16..23
+                                  -1, 5, -1, -1, -1, 5, -1, -1, -1, 4, -1, -1, -1, 4, -1, -1,
+                                  -1, 3, -1, -1, -1, 3, -1, -1, -1, 2, -1, -1, -1, 2, -1, -1,
+                                  -1, 1, -1, -1, -1, 1, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1);
+  return mul(as_float(shl<4>(_mm512_shuffle_epi8(_mm512_set1_epi64(eight), place))), broadcast(0x1p120f));
+}
+
+MOTET_VEC void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+
+#if MOTET_HAS_BF16_DOT
+MOTET_VEC F dot(F sums, I weights, I x) { return _mm512_dpbf16_ps(sums, (__m512bh)weights, (__m512bh)x); }
+
+/// 16 bf16 entries, by the low four bits of each word; the fifth bit may be anything.
+using PairTable = I;
+MOTET_VEC PairTable pair_table(const std::uint16_t* entries) {
+  return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(entries)));
+}
+MOTET_VEC I pair_lookup(PairTable table, I index) { return _mm512_maskz_permutexvar_epi16(~__mmask32{0}, index, table); }
+
+/// Nibbles 2 i and 2 i + 1 of each dword to the low ends of its two words (upper bits of a word hold anything).
+template <int kPair>
+MOTET_VEC I nibble_pair(I v) {
+  constexpr long long low = 8 * kPair, high = 32 + 8 * kPair;   // bit positions inside each quadword
+  constexpr long long control = low | ((low + 4) << 16) | (high << 32) | ((high + 4) << 48);
+  return _mm512_maskz_multishift_epi64_epi8(~__mmask64{0}, _mm512_set1_epi64(control), v);
+}
+/// Each word less `amount`, not below zero.
+MOTET_VEC I lower_words(I v, I amount) { return _mm512_subs_epu16(v, amount); }
+/// `limit` less each dword, not below zero (words; both below 2^16).
+MOTET_VEC I at_least_zero(std::uint32_t limit, I v) { return _mm512_subs_epu16(ibroadcast(limit), v); }
+MOTET_VEC I swap_middle_bytes(I v) {
+  return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(_mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0)));
+}
+
+/// A byte table of 128 entries, by the low seven bits of each byte.
+struct ByteTable { I low, high; };
+MOTET_VEC ByteTable byte_table(const std::uint8_t* entries) { return {iload(entries), iload(entries + 64)}; }
+MOTET_VEC I byte_lookup(const ByteTable& table, I index) { return _mm512_permutex2var_epi8(table.low, index, table.high); }
+/// (a & mask) | (b & ~mask).
+MOTET_VEC I choose(I mask, I a, I b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xCA); }
+#endif
+
+}  // namespace
+}  // namespace motet::MOTET_TARGET

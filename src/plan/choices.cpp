@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/choices.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/text.h"
+#include "plan/refusals.h"
+
+namespace motet {
+namespace {
+
+/// What a backend is asked for.
+struct Attempt {
+  std::string backend, target;  ///< "" = any
+};
+
+/// What a backend answers.
+struct Answer {
+  std::string target;
+  std::optional<Refusal> refusal;
+};
+
+BackendRequest request_for(const Question& question, const Deployment& deployment, std::string_view target, int threads) {
+  return {.spec = question.spec, .deployment = deployment, .environment = question.environment, .target = target, .tokens = deployment.tokens,
+          .experts_here = question.share.experts, .intermediate_valid = question.share.intermediate,
+          .shared_intermediate_valid = question.share.shared, .threads = threads};
+}
+
+std::vector<std::string> usable_targets(const Environment& environment) {
+  std::vector<std::string> names;
+  for (const TargetFacts& target : environment.targets)
+    if (target.compiled && target.usable) names.push_back(target.name);
+  return names;
+}
+
+std::optional<Refusal> refuse_target(const TargetFacts& target, const Environment& environment) {
+  const std::string usable = join(usable_targets(environment));
+  if (!target.compiled) return Refusal{"target_not_compiled", "a target must be compiled into this build", target.name, "one of: " + usable};
+  if (!target.usable)
+    return Refusal{"target_not_usable", "a target must be usable on this machine", target.name + (target.reason.empty() ? "" : " (" + target.reason + ")"), "one of: " + usable};
+  return std::nullopt;
+}
+
+const TargetFacts* find_target(const Environment& environment, std::string_view name) {
+  for (const TargetFacts& target : environment.targets)
+    if (target.name == name) return &target;
+  return nullptr;
+}
+
+class Selector {
+ public:
+  explicit Selector(const Question& question) : question_(question), wishes_(question.deployment.wishes) {
+    out_.as_planned = question.deployment;
+  }
+
+  Selection select() {
+    settle_threads();
+    settle_levels();
+    settle_finalize();
+    choose_backend();
+    if (out_.backend != nullptr) out_.storage = out_.backend->storage(request_for(question_, out_.as_planned, out_.target, out_.threads));
+    report_backends();
+    report_targets();
+    report_levels();
+    report_exchange();
+    report_finalize();
+    return std::move(out_);
+  }
+
+ private:
+  void report(Choice choice) { out_.choices.push_back(std::move(choice)); }
+  /// A refused wish: an error, unless a substitute may be taken.
+  bool substitute(const Refusal& refusal) {
+    if (!wishes_.allow_substitution) out_.refusals.push_back(refusal);
+    return wishes_.allow_substitution;
+  }
+
+  void settle_threads() {
+    const Environment& environment = question_.environment;
+    out_.threads = wishes_.threads > 0 ? wishes_.threads : environment.threads;
+    threads_reason_ = wishes_.threads > 0 ? "wished" : "as many as this process may use";
+    threads_reason_ += ": the machine gives " + std::to_string(environment.threads);
+    if (!environment.threads_reason.empty()) threads_reason_ += " (" + environment.threads_reason + ")";
+    if (wishes_.threads > environment.threads) threads_reason_ += "; more threads than processors, they will take turns";
+  }
+
+  void settle_levels() {
+    Wishes& taken = out_.as_planned.wishes;
+    if (const auto refusal = level_not_built(wishes_.arithmetic)) {
+      substitute(*refusal);
+      taken.arithmetic = Arithmetic::bf16;
+    }
+    if (const auto refusal = level_not_built(wishes_.residence)) {
+      substitute(*refusal);
+      taken.residence = Residence::mapped;
+    }
+  }
+
+  static std::optional<Refusal> level_not_built(Arithmetic level) {
+    if (level != Arithmetic::fast) return std::nullopt;
+    return Refusal{"arithmetic_not_built", "int8 activations are not built yet", "fast", "exact or bf16"};
+  }
+  static std::optional<Refusal> level_not_built(Residence residence) {
+    if (residence != Residence::packed) return std::nullopt;
+    return Refusal{"residence_not_built", "repacked weights are not built yet", "packed", "mapped"};
+  }
+
+  void settle_finalize() {
+    if (const auto refusal = finalize_refused(wishes_.finalize)) {
+      out_.refusals.push_back(*refusal);
+      out_.as_planned.wishes.finalize = Finalize::builtin;  // only to complete the report
+    }
+  }
+
+  std::optional<Refusal> finalize_refused(Finalize form) const {
+    const std::string name(name_of(form));
+    if (form == Finalize::builtin) return std::nullopt;
+    if (question_.spec.router.weight_site == WeightSite::input)
+      return Refusal{name + "_weight_on_input", "rows and weights of a layer that weighs its input are no sum to be weighed again", name, "builtin"};
+    if (form == Finalize::unfinalized && question_.deployment.tp * question_.deployment.ep > 1)
+      return Refusal{"unfinalized_distributed", "unfinalized rows of several ranks need a hook that sums them", std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "one rank, or finalize hook"};
+    return std::nullopt;
+  }
+
+  Answer ask(const BackendTraits& backend, const Deployment& deployment, const std::string& target_wish) const {
+    const Environment& environment = question_.environment;
+    if (!backend.has_targets) {
+      if (!target_wish.empty())
+        return {"", Refusal{"backend_has_no_targets", "backend " + std::string(backend.name) + " is not compiled per target", "target " + target_wish, "no target"}};
+      return {"", backend.supports(request_for(question_, deployment, "", out_.threads))};
+    }
+    std::optional<Refusal> first;
+    for (const TargetFacts& target : environment.targets) {
+      if (!target_wish.empty() && target.name != target_wish) continue;
+      std::optional<Refusal> refusal = refuse_target(target, environment);
+      const bool usable = !refusal;
+      if (usable) refusal = backend.supports(request_for(question_, deployment, target.name, out_.threads));
+      if (!refusal) return {target.name, std::nullopt};
+      if (!first || (usable && first->code.starts_with("target_not_"))) first = refusal;  // a backend's own reason says more
+    }
+    if (!first) first = Refusal{"no_target", "a backend with targets needs one that is usable", "none", "a usable target"};
+    return {"", first};
+  }
+
+  bool try_attempt(const Attempt& attempt) {
+    for (const BackendTraits& backend : question_.catalog.backends) {
+      if (attempt.backend.empty() ? !backend.eligible_unasked : backend.name != attempt.backend) continue;
+      const Answer answer = ask(backend, out_.as_planned, attempt.target);
+      if (answer.refusal) continue;
+      out_.backend = &backend;
+      out_.target = answer.target;
+      attempt_ = attempt;
+      return true;
+    }
+    return false;
+  }
+
+  /// A name that nobody knows is refused and dropped, so that the report can go on without it.
+  std::string known_backend() {
+    std::vector<std::string> known;
+    for (const BackendTraits& backend : question_.catalog.backends) known.emplace_back(backend.name);
+    if (wishes_.backend.empty() || std::find(known.begin(), known.end(), wishes_.backend) != known.end()) return wishes_.backend;
+    out_.refusals.push_back({"backend_unknown", "a wished backend must be one that this build has", quoted(wishes_.backend), "one of: " + join(known)});
+    return "";
+  }
+  std::string known_target() {
+    if (wishes_.target.empty() || find_target(question_.environment, wishes_.target) != nullptr) return wishes_.target;
+    std::vector<std::string> known;
+    for (const TargetFacts& target : question_.environment.targets) known.push_back(target.name);
+    out_.refusals.push_back({"target_unknown", "a wished target must be one that this build knows", quoted(wishes_.target), "one of: " + join(known)});
+    return "";
+  }
+
+  void choose_backend() {
+    const Attempt wished{known_backend(), known_target()};
+    attempt_ = wished;
+    if (try_attempt(wished)) return;
+    const std::vector<Refusal> refused = refusals_of(wished);
+    if (wishes_.allow_substitution) {
+      for (const Attempt& other : {Attempt{wished.backend, ""}, Attempt{"", wished.target}, Attempt{"", ""}})
+        if (try_attempt(other)) return;
+    }
+    out_.refusals.insert(out_.refusals.end(), refused.begin(), refused.end());
+  }
+
+  std::vector<Refusal> refusals_of(const Attempt& wished) const {
+    if (const TargetFacts* target = find_target(question_.environment, wished.target))
+      if (const auto refusal = refuse_target(*target, question_.environment)) return {*refusal};
+    std::vector<Refusal> refusals;
+    for (const BackendTraits& backend : question_.catalog.backends) {
+      if (wished.backend.empty() ? !backend.eligible_unasked : backend.name != wished.backend) continue;
+      if (const Answer answer = ask(backend, out_.as_planned, wished.target); answer.refusal) refusals.push_back(*answer.refusal);
+    }
+    if (refusals.empty()) refusals.push_back({"no_backend", "a plan needs a backend that can run the layer", "none in this build", "a backend"});
+    return refusals;
+  }
+
+  void report_backends() {
+    for (const BackendTraits& backend : question_.catalog.backends) {
+      Choice choice{.kind = "backend", .name = std::string(backend.name)};
+      // The wished backend is shown against the wish; any other against what was tried last.
+      const Answer answer = ask(backend, out_.as_planned, backend.name == wishes_.backend ? wishes_.target : attempt_.target);
+      if (&backend == out_.backend) {
+        choice.verdict = Verdict::chosen;
+        choice.substituted = !wishes_.backend.empty() && backend.name != wishes_.backend;
+        choice.reason = backend.name == wishes_.backend ? "wished" : "first in selection order that can run this layer";
+      } else if (answer.refusal) {
+        choice.verdict = Verdict::refused;
+        choice.refusal = answer.refusal;
+      } else {
+        choice.reason = backend.eligible_unasked ? "can run this layer, later in selection order" : "can run this layer, taken only when wished by name";
+      }
+      report(std::move(choice));
+    }
+  }
+
+  void report_targets() {
+    for (const TargetFacts& target : question_.environment.targets) {
+      Choice choice{.kind = "target", .name = target.name, .refusal = refuse_target(target, question_.environment)};
+      if (!choice.refusal && out_.backend != nullptr && !out_.backend->has_targets)
+        choice.refusal = Refusal{"backend_has_no_targets", "backend " + std::string(out_.backend->name) + " is not compiled per target", target.name, "no target"};
+      if (!choice.refusal && out_.backend != nullptr && target.name != out_.target)
+        choice.refusal = out_.backend->supports(request_for(question_, out_.as_planned, target.name, out_.threads));
+      if (choice.refusal) {
+        choice.verdict = Verdict::refused;
+      } else if (out_.backend != nullptr && target.name == out_.target) {
+        choice.verdict = Verdict::chosen;
+        choice.substituted = !wishes_.target.empty() && target.name != wishes_.target;
+        choice.reason = (target.name == wishes_.target ? "wished" : "best that runs this layer") + (target.reason.empty() ? "" : ": " + target.reason);
+      } else {
+        choice.reason = "can run this layer, later in order";
+      }
+      report(std::move(choice));
+    }
+  }
+
+  /// One level of a wish: as the backend answers when it is asked for this level.
+  template <class Level>
+  void report_level(const char* kind, Level level, Level Wishes::*member, const std::string& chosen_reason) {
+    Choice choice{.kind = kind, .name = std::string(name_of(level)), .refusal = level_not_built(level)};
+    const Level taken = out_.as_planned.wishes.*member;
+    if (!choice.refusal && level != taken && out_.backend != nullptr) {
+      Deployment other = out_.as_planned;
+      other.wishes.*member = level;
+      choice.refusal = out_.backend->supports(request_for(question_, other, out_.target, out_.threads));
+    }
+    if (choice.refusal) {
+      choice.verdict = Verdict::refused;
+    } else if (out_.backend != nullptr && level == taken && (level == wishes_.*member || wishes_.allow_substitution)) {
+      choice.verdict = Verdict::chosen;
+      choice.substituted = level != wishes_.*member;
+      choice.reason = chosen_reason;
+    } else {
+      choice.reason = "can run this layer, not asked for";
+    }
+    report(std::move(choice));
+  }
+
+  void report_levels() {
+    const Environment& environment = question_.environment;
+    std::string ranked;
+    if (out_.backend != nullptr && out_.backend->has_targets && !environment.arithmetic_ranking.empty()) {
+      ranked = "; fastest first here: " + join(environment.arithmetic_ranking, " > ");
+      if (!environment.ranking_evidence.empty()) ranked += " (" + environment.ranking_evidence + ")";
+    }
+    const std::string taken = "computed in " + out_.storage.arithmetic;
+    report_level("arithmetic", Arithmetic::exact, &Wishes::arithmetic, taken + "; relative error at most 2e-4");
+    report_level("arithmetic", Arithmetic::bf16, &Wishes::arithmetic, taken + "; never less accurate than bf16 activations with fp32 sums" + ranked);
+    report_level("arithmetic", Arithmetic::fast, &Wishes::arithmetic, "");
+    report_level("residence", Residence::mapped, &Wishes::residence, "published bytes are used where they are");
+    report_level("residence", Residence::packed, &Wishes::residence, "");
+    report({.kind = "threads", .name = std::to_string(out_.threads), .verdict = Verdict::chosen, .reason = threads_reason_});
+  }
+
+  void report_exchange() {
+    const bool one = question_.deployment.tp * question_.deployment.ep == 1;
+    Choice none{.kind = "strategy", .name = "none", .verdict = Verdict::chosen, .reason = "one rank: nothing is exchanged"};
+    if (!one) {
+      none = {.kind = "strategy", .name = "none", .verdict = Verdict::refused,
+              .refusal = Refusal{"strategy_needs_one_rank", "without a strategy there is one rank", std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "tp 1 and ep 1"}};
+    }
+    out_.strategy = one ? "none" : "";
+    report(std::move(none));
+    for (const char* name : {"all_gather", "all_to_all", "low_latency", "one_sided", "hierarchical"})
+      report({.kind = "strategy", .name = name, .verdict = Verdict::refused,
+              .refusal = Refusal{"strategy_not_built", "exchange between ranks is not built yet", name, "one rank (tp 1, ep 1)"}});
+    out_.scheduler = "external";
+    report({.kind = "scheduler", .name = "external", .verdict = Verdict::chosen, .reason = "stages run one after the other around the backend"});
+    report({.kind = "scheduler", .name = "fused", .verdict = Verdict::refused,
+            .refusal = Refusal{"scheduler_not_built", "no backend owns its exchange yet", "fused", "external"}});
+  }
+
+  void report_finalize() {
+    for (const Finalize form : {Finalize::builtin, Finalize::unfinalized, Finalize::hook}) {
+      Choice choice{.kind = "finalize", .name = std::string(name_of(form)), .refusal = finalize_refused(form)};
+      if (!choice.refusal && out_.backend != nullptr && form != out_.as_planned.wishes.finalize) {
+        Deployment other = out_.as_planned;
+        other.wishes.finalize = form;
+        choice.refusal = out_.backend->supports(request_for(question_, other, out_.target, out_.threads));
+      }
+      if (choice.refusal) {
+        choice.verdict = Verdict::refused;
+      } else if (form == wishes_.finalize) {
+        choice.verdict = Verdict::chosen;
+        choice.reason = form == Finalize::builtin ? "weigh and sum" : form == Finalize::hook ? "the hook given at creation makes and weighs each row" : "the caller gets the rows: routed experts only, no shared expert and no tail";
+      } else {
+        choice.reason = "possible, not asked for";
+      }
+      report(std::move(choice));
+    }
+  }
+
+  const Question& question_;
+  const Wishes& wishes_;
+  Attempt attempt_;
+  std::string threads_reason_;
+  Selection out_;
+};
+
+}  // namespace
+
+Selection select(const Question& question) { return Selector(question).select(); }
+
+}  // namespace motet

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/memory.h"
+
+#include "base/text.h"
+#include "plan/sizes.h"
+
+namespace motet {
+namespace {
+
+using std::int64_t;
+
+/// Weight bytes of a rank that holds this share.
+int64_t mapped_bytes(const Draft& draft, const Share& share) {
+  const WeightSize expert = expert_size(draft.catalog, draft.spec, share.intermediate);
+  const WeightSize common = common_size(draft.catalog, draft.spec, share.shared);
+  return std::min(bounded_product({expert.bytes, share.experts}) + common.bytes, kLargestSize);
+}
+
+/// Most tokens below the asked ones whose peak is within the limit; 0 when there are none.
+int64_t tokens_that_fit(const MemoryQuestion& question, int64_t mapped) {
+  const auto fits = [&](int64_t tokens) {
+    const Anonymous allocated = question.allocated(tokens);
+    return allocated.workspace + allocated.prepared + mapped <= question.limit;
+  };
+  if (question.tokens <= 1 || !fits(1)) return 0;
+  int64_t good = 1, bad = question.tokens;
+  while (bad - good > 1) {
+    const int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+/// Smallest power-of-two tp beyond the planned one whose ranks would map and allocate within the limit, or 0. The allocated bytes
+/// of this plan stand in for theirs, which are not larger.
+int64_t tp_that_fits(const Draft& draft, const MemoryPlan& memory) {
+  Deployment wider = draft.deployment;
+  for (wider.tp = draft.deployment.tp * 2; wider.tp <= 64; wider.tp *= 2) {
+    const Slices slices = make_slices(draft.spec, wider, draft.catalog);
+    if (!slices.refusals.empty()) return 0;
+    if (memory.anonymous + mapped_bytes(draft, slices.share) <= memory.limit) return wider.tp;
+  }
+  return 0;
+}
+
+}  // namespace
+
+MemoryPlan make_memory(const Draft& draft, const MemoryQuestion& question) {
+  const Anonymous allocated = question.allocated(question.tokens);
+  MemoryPlan memory;
+  memory.workspace = allocated.workspace;
+  memory.prepared = allocated.prepared;
+  memory.anonymous = allocated.workspace + allocated.prepared;
+  memory.mapped = mapped_bytes(draft, draft.share);
+  memory.peak = memory.anonymous + memory.mapped;
+  memory.limit = question.limit;
+  if (memory.limit == 0) memory.advice = "the machine's memory is unknown: nothing was compared";
+  if (memory.limit == 0 || memory.peak <= memory.limit) return memory;
+  memory.fit = Fit::would_fit;
+  if (const int64_t tokens = tokens_that_fit(question, memory.mapped); tokens > 0) {
+    memory.advice = "would with --tokens " + std::to_string(tokens);
+  } else if (const int64_t tp = tp_that_fits(draft, memory); tp > 0) {
+    memory.advice = "would with --tp " + std::to_string(tp);
+  } else {
+    memory.fit = Fit::does_not_fit;
+    memory.advice = "not even one token: " + bytes_text(memory.mapped) + " of weights against " + bytes_text(memory.limit);
+  }
+  return memory;
+}
+
+Estimates make_estimates(const Draft& draft) {
+  const LayerSpec& spec = draft.spec;
+  const WeightSize expert = expert_size(draft.catalog, spec, spec.intermediate);
+  const WeightSize common = common_size(draft.catalog, spec, spec.shared.intermediate);
+  // A token may choose zero experts, which read nothing; this is the token that does not.
+  const int64_t chosen = std::min(spec.top_k, spec.experts);
+  Estimates estimates;
+  estimates.weight_bytes_per_token = bounded_product({expert.bytes, chosen}) + common.bytes;
+  estimates.parameters_active = bounded_product({expert.parameters, chosen}) + common.parameters;
+  estimates.parameters_total = bounded_product({expert.parameters, spec.experts}) + common.parameters;
+  estimates.note = "whole layer; time needs measured rates: motet run";
+  return estimates;
+}
+
+}  // namespace motet

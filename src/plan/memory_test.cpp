@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "plan/fake_catalog.h"
+#include "plan/sizes.h"
+
+namespace motet {
+namespace {
+
+TEST(L16, MappedBytesOfGptOss20bAreItsCodesScalesBiasesAndRouter) {
+  const Plan plan = fake::plan(fake::gpt_oss());
+  const std::int64_t matrix = 2880 * (2880 / 32) * (16 + 1);
+  const std::int64_t biases = 3 * 2880 * 4;
+  EXPECT_EQ(plan.memory.mapped, 32 * (3 * matrix + biases) + 32 * 2880 * 2 + 32 * 4);
+  EXPECT_EQ(plan.estimates.weight_bytes_per_token, 4 * (3 * matrix + biases) + 32 * 2880 * 2 + 32 * 4);
+  EXPECT_EQ(plan.estimates.parameters_total, 32 * (3 * 2880 * 2880 + 3 * 2880) + 32 * 2880 + 32);
+  EXPECT_EQ(plan.memory.anonymous, plan.workspace.bytes + 4096);
+  EXPECT_EQ(plan.memory.peak, plan.memory.anonymous + plan.memory.mapped);
+  EXPECT_EQ(plan.memory.fit, Fit::fits);
+}
+
+TEST(L16, ARaggedFp8BlockHasAScaleOfItsOwn) {
+  const Catalog catalog = fake::catalog();
+  EXPECT_EQ(matrix_size(catalog, fake::projection("fp8_block"), 144, 208).bytes, 144 * 208 + 2 * 2 * 4);
+}
+
+TEST(L16, OneRankOfTwoMapsItsSlice) {
+  Deployment deployment;
+  deployment.tp = 2;
+  const std::int64_t whole = fake::plan(fake::gpt_oss()).memory.mapped, half = fake::plan(fake::gpt_oss(), deployment).memory.mapped;
+  EXPECT_LT(half, whole * 51 / 100);
+  EXPECT_GT(half, whole * 49 / 100);
+}
+
+TEST(L16, TooManyTokensForTheLimitNamesTheMostThatFit) {
+  Deployment deployment;
+  deployment.tokens = 8192;
+  const MemoryPlan large = fake::plan(fake::gpt_oss(), deployment).memory;
+  deployment.memory_limit = large.peak - 1;
+  const PlanResult result = fake::try_plan(fake::gpt_oss(), deployment);
+  ASSERT_TRUE(result.plan) << "a plan that does not fit can still be printed";
+  EXPECT_EQ(result.plan->memory.fit, Fit::would_fit);
+  const std::string advice = result.plan->memory.advice;
+  ASSERT_TRUE(advice.starts_with("would with --tokens ")) << advice;
+  const std::int64_t most = std::stoll(advice.substr(20));
+  deployment.tokens = most;
+  EXPECT_EQ(fake::try_plan(fake::gpt_oss(), deployment).plan->memory.fit, Fit::fits);
+  deployment.tokens = most + 1;
+  EXPECT_EQ(fake::try_plan(fake::gpt_oss(), deployment).plan->memory.fit, Fit::would_fit);
+  try {
+    (void)result.value();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::would_not_fit);
+    EXPECT_NE(std::string(error.what()).find(advice), std::string::npos);
+  }
+}
+
+TEST(L16, WeightsLargerThanTheLimitAskForMoreRanks) {
+  Deployment deployment;
+  const std::int64_t mapped = fake::plan(fake::gpt_oss()).memory.mapped;
+  deployment.memory_limit = mapped * 6 / 10;
+  const PlanResult result = fake::try_plan(fake::gpt_oss(), deployment);
+  EXPECT_EQ(result.plan->memory.advice, "would with --tp 2");
+  deployment.memory_limit = 1 << 20;
+  const PlanResult hopeless = fake::try_plan(fake::gpt_oss(), deployment);
+  EXPECT_EQ(hopeless.plan->memory.fit, Fit::does_not_fit);
+  EXPECT_THROW((void)hopeless.value(), Error);
+}
+
+TEST(L16, AnUnknownAmountOfMemoryIsSaid) {
+  Environment environment = fake::environment();
+  environment.memory_bytes = 0;
+  const PlanResult result = plan_with(fake::gpt_oss(), {}, environment, fake::catalog());
+  EXPECT_EQ(result.value().memory.fit, Fit::fits);
+  EXPECT_NE(result.value().memory.advice.find("unknown"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace motet

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/recipe.h"
+
+namespace motet {
+namespace {
+
+std::string finalize_order(const Draft& draft) {
+  if (draft.unfinalized()) return "finalize: none, the caller gets the rows";
+  if (draft.deployment.wishes.finalize == Finalize::hook) return "finalize: the hook makes t of each row and applies the weight, s = fp32(s + t), k ascending, no contraction";
+  if (draft.weight_on_input()) return "finalize: s = fp32(s + y), k ascending, no contraction; the weight is already on the input";
+  return "finalize: t = fp32(w*y), s = fp32(s + t), k ascending, no contraction";
+}
+
+}  // namespace
+
+double error_bound_of(Arithmetic level, std::string_view kernel_arithmetic) noexcept {
+  if (kernel_arithmetic == "double") return 2e-6;  // routing, weighing and sums are still fp32
+  return level == Arithmetic::exact ? 2e-4 : 4e-3;
+}
+
+Recipe make_recipe(const Draft& draft, Arithmetic wished) {
+  Recipe recipe;
+  recipe.wished = wished;
+  recipe.arithmetic = draft.storage.arithmetic;
+  recipe.activation = draft.storage.activation;
+  recipe.weight_site = draft.spec.router.weight_site;
+  recipe.sum_order = draft.storage.sum_order;
+  recipe.rounding_points = draft.storage.rounding_points;
+  recipe.error_bound = error_bound_of(draft.deployment.wishes.arithmetic, draft.storage.arithmetic);
+  recipe.sum_order.push_back(finalize_order(draft));
+  if (draft.weight_on_input()) recipe.rounding_points.push_back("input: x*w in fp32, then once to " + std::string(name_of(recipe.activation)));
+  if (draft.unfinalized()) return recipe;
+  if (draft.has_latent() && draft.spec.latent_norm) recipe.sum_order.push_back("latent_norm: mean of squares in double, elements ascending");
+  if (draft.has_latent()) recipe.rounding_points.push_back("latent_out: the routed sum once to " + std::string(name_of(recipe.activation)));
+  if (draft.has_shared() && draft.spec.shared.gate) recipe.sum_order.push_back("shared gate: gate . x in fp32, sixteen partial sums over i mod 16, then ascending");
+  if (draft.has_shared() || draft.adds_zero_experts()) recipe.sum_order.push_back("tail: addends in fp32, in the order of the tail");
+  recipe.rounding_points.push_back("output: once to " + std::string(name_of(draft.deployment.input)));
+  return recipe;
+}
+
+}  // namespace motet

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "motet/error.h"
+
+namespace motet {
+namespace {
+
+bool never_asked(const CpuFeatures&) {
+  ADD_FAILURE() << "measured although the answer was known";
+  return false;
+}
+bool faster(const CpuFeatures&) { return true; }
+bool slower(const CpuFeatures&) { return false; }
+
+/// A machine with every instruction set.
+MachineReading machine_with(const std::string& vendor, int family, int model) {
+  MachineReading machine;
+  CpuFeatures& cpu = machine.cpu;
+  cpu.avx2 = cpu.fma = cpu.f16c = cpu.avx512f = cpu.avx512bw = cpu.avx512dq = cpu.avx512vl = true;
+  cpu.avx512vnni = cpu.avx512vbmi = cpu.avx512bf16 = true;
+  cpu.vendor = vendor;
+  cpu.family = family;
+  cpu.model = model;
+  cpu.processor = vendor + "-" + std::to_string(family) + "-" + std::to_string(model);
+  machine.processors_online = machine.processors_in_affinity = 64;
+  machine.memory_total = std::int64_t{24} << 30;
+  machine.memory_available = std::int64_t{20} << 30;
+  machine.transparent_huge_pages = "madvise";
+  return machine;
+}
+std::string first_arithmetic(const MachineReading& machine, bool (*measured)(const CpuFeatures&) = never_asked) {
+  return environment_of(machine, measured).arithmetic_ranking.front();
+}
+
+TEST(Environment, RanksArithmeticsByMicroarchitectureNotByFlag) {
+  EXPECT_EQ(first_arithmetic(machine_with("amd", 26, 2)), "bf16_dot");
+  EXPECT_EQ(first_arithmetic(machine_with("amd", 25, 0x11)), "bf16_dot");
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 207)), "f32");
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 143)), "f32");
+}
+
+TEST(Environment, MeasuresOnlyProcessorsItDoesNotKnow) {
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 250), faster), "bf16_dot");
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 250), slower), "f32");
+  MachineReading machine = machine_with("intel", 6, 250);
+  machine.cpu.avx512bf16 = false;
+  EXPECT_EQ(first_arithmetic(machine), "f32");
+}
+
+TEST(Environment, TargetsNameWhatIsMissing) {
+  MachineReading machine = machine_with("amd", 26, 2);
+  const Environment all = environment_of(machine, never_asked);
+  ASSERT_EQ(all.targets.size(), 4u);
+  for (const TargetFacts& target : all.targets) EXPECT_TRUE(target.compiled && target.usable) << target.name << ": " << target.reason;
+  EXPECT_EQ(all.targets.front().name, "avx512_bf16");
+  machine.cpu.avx512vbmi = machine.cpu.avx512bf16 = false;
+  const Environment some = environment_of(machine, never_asked);
+  EXPECT_EQ(some.targets.front().name, "avx512_vnni");
+  EXPECT_EQ(some.targets.back().name, "avx512_bf16");
+  EXPECT_EQ(some.targets.back().reason, "processor or operating system lacks AVX-512 BF16, AVX-512 VBMI");
+  machine.cpu = CpuFeatures{};
+  EXPECT_EQ(environment_of(machine, never_asked).targets.front().name, "generic");
+}
+
+TEST(L11, AForcedTargetIsTakenOrRefusedByName) {
+  MachineReading machine = machine_with("amd", 26, 2);
+  machine.forced_target = "avx2";
+  const Environment forced = environment_of(machine, never_asked);
+  EXPECT_EQ(forced.targets.front().name, "avx2");
+  EXPECT_EQ(forced.targets.size(), 4u);
+  EXPECT_EQ(forced.arithmetic_ranking.front(), "f32") << "avx2 has no bf16 dot";
+  const auto refusal = [&](const std::string& name) {
+    machine.forced_target = name;
+    try {
+      environment_of(machine, never_asked);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::not_supported);
+      return std::string(error.what());
+    }
+    return std::string("taken");
+  };
+  EXPECT_NE(refusal("avx1024").find("names no target of this build; use one of avx512_bf16, avx512_vnni, avx2, generic"), std::string::npos) << refusal("avx1024");
+  machine.cpu.avx512bf16 = false;
+  EXPECT_NE(refusal("avx512_bf16").find("lacks AVX-512 BF16"), std::string::npos);
+  EXPECT_NE(refusal("avx512_bf16").find("use one of avx512_vnni, avx2, generic"), std::string::npos);
+}
+
+TEST(Environment, MemoryAndThreadsAreTheSmallerOfMachineAndControlGroup) {
+  MachineReading machine = machine_with("amd", 26, 2);
+  machine.cgroup.memory_limit = std::int64_t{8} << 30;
+  machine.cgroup.memory_used = std::int64_t{3} << 30;
+  machine.cgroup.memory_group = "/box";
+  machine.cgroup.cpu_quota = 2.5;
+  machine.cgroup.cpu_group = "/box";
+  const Environment environment = environment_of(machine, never_asked);
+  EXPECT_EQ(environment.memory_bytes, std::int64_t{8} << 30);
+  EXPECT_EQ(environment.threads, 2);
+  EXPECT_EQ(environment.threads_reason, "2 of 64 processors: cgroup quota 2.5 at /box");
+  EXPECT_EQ(available_memory(machine), std::int64_t{5} << 30);
+  machine.cgroup.memory_limit = std::int64_t{100} << 30;
+  EXPECT_EQ(environment_of(machine, never_asked).memory_bytes, std::int64_t{24} << 30);
+}
+
+TEST(Environment, ProbesTheSameAnswerTwice) {
+  const Environment first = Environment::probe();
+  EXPECT_EQ(first, Environment::probe());
+  EXPECT_FALSE(first.version.empty());
+  EXPECT_GE(first.threads, 1);
+  EXPECT_GT(first.memory_bytes, 0);
+  EXPECT_TRUE(first.targets.front().usable);
+}
+
+TEST(Environment, HonoursTheVariable) {
+  setenv("MOTET_TARGET", "generic", 1);
+  EXPECT_EQ(Environment::probe().targets.front().name, "generic");
+  setenv("MOTET_TARGET", "no such", 1);
+  EXPECT_THROW(Environment::probe(), Error);
+  unsetenv("MOTET_TARGET");
+}
+
+TEST(Findings, EachHasARemedyAndAGoodMachineHasNone) {
+  MachineReading machine = machine_with("amd", 26, 2);
+  EXPECT_TRUE(findings_of(machine, environment_of(machine, never_asked)).empty());
+  machine.cpu.avx512bf16 = false;
+  machine.transparent_huge_pages = "never";
+  machine.processors_in_affinity = 32;
+  machine.cgroup.cpu_quota = 4;
+  machine.cgroup.memory_limit = std::int64_t{1} << 30;
+  machine.topology.nodes = {{0, 1, 32, 32}, {1, 1, 32, 0}};
+  const auto findings = findings_of(machine, environment_of(machine, never_asked));
+  EXPECT_EQ(findings.size(), 6u);
+  for (const Finding& finding : findings) EXPECT_FALSE(finding.what.empty() || finding.remedy.empty()) << finding.what;
+  for (const char* word : {"avx512_bf16", "huge pages", "affinity mask allows", "allows 4 processors", "limits memory", "memory node 1"})
+    EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.what.find(word) != std::string::npos; })) << word;
+}
+
+TEST(MachineFacts, DescribeThisMachine) {
+  const MachineFacts facts = machine_facts();
+  EXPECT_GE(facts.processors_online, facts.processors_in_affinity);
+  EXPECT_GT(facts.memory_available, 0);
+  EXPECT_LE(facts.memory_available, facts.memory_total);
+  EXPECT_FALSE(facts.model_name.empty());
+}
+
+TEST(MeasuredRates, HoldWhatWasAskedForAndNoMore) {
+  RateWishes wishes;
+  wishes.bandwidth = false;
+  wishes.budget_seconds = 0.05;
+  const MeasuredRates compute = measure_rates(wishes);
+  EXPECT_GT(compute.f32_flops, 0);
+  EXPECT_EQ(compute.read_bytes_per_second, 0);
+  wishes.bandwidth = true;
+  wishes.compute = false;
+  const MeasuredRates bandwidth = measure_rates(wishes);
+  EXPECT_GT(bandwidth.read_bytes_per_second, 0);
+  EXPECT_EQ(bandwidth.f32_flops, 0);
+  wishes.threads = 0;
+  EXPECT_THROW(measure_rates(wishes), Error);
+}
+
+}  // namespace
+}  // namespace motet

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The motet program as a person and a machine see it: exit codes, help, suggestions, JSON, files whole or not at all.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "motet/motet.hpp"
+
+namespace motet {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int code = -1;
+  std::string out, err;
+  nlohmann::json json() const { return nlohmann::json::parse(out); }
+};
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class Program : public testing::Test {
+ protected:
+  void SetUp() override {
+    work_ = fs::temp_directory_path() / ("motet_cli_" + std::to_string(getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(work_);
+  }
+  void TearDown() override { fs::remove_all(work_); }
+  Result run(const std::string& arguments, const std::string& environment = "") const {
+    const std::string command = environment + " " MOTET_BIN_DIR "/motet " + arguments + " >" + (work_ / "out").string() + " 2>" + (work_ / "err").string() + " </dev/null";
+    Result result;
+    const int status = std::system(command.c_str());
+    result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.out = slurp(work_ / "out");
+    result.err = slurp(work_ / "err");
+    return result;
+  }
+  fs::path work_;
+  const std::string golden_ = MOTET_SOURCE_DIR "/tests/golden/gpt_oss_mxfp4";
+};
+
+TEST_F(Program, HelpHasAnExampleAtEveryLevel) {
+  for (const char* level : {"", "doctor", "list", "inspect", "plan", "run", "check", "bench", "completion"}) {
+    const Result result = run(std::string(level) + " --help");
+    EXPECT_EQ(result.code, 0) << level;
+    EXPECT_NE(result.out.find("Example"), std::string::npos) << level;
+    EXPECT_TRUE(result.err.empty()) << level << result.err;
+  }
+}
+
+TEST_F(Program, VersionNamesTheTargets) {
+  const Result result = run("--version");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.out.find("avx512_bf16"), std::string::npos);
+  EXPECT_NE(result.out.find("generic"), std::string::npos);
+}
+
+TEST_F(Program, MistypedWordsAreUsageErrorsWithASuggestion) {
+  const struct { const char* arguments; const char* near; } slips[] = {
+      {"pla x", "'plan'"}, {"run x --tokns 3", "'--tokens'"}, {"list formts", "'formats'"}, {"plan x --arithmetic exct", "'exact'"},
+      {"plan x --backend cpuu", "'cpu'"}, {"bench gpt-os-20b", "'gpt-oss-20b'"}, {"bench gpt-oss-20b --routing zpf --experts 4", "'zipf'"}};
+  for (const auto& slip : slips) {
+    const Result result = run(slip.arguments);
+    EXPECT_EQ(result.code, 2) << slip.arguments << result.err;
+    EXPECT_NE(result.err.find(slip.near), std::string::npos) << slip.arguments << ": " << result.err;
+    EXPECT_TRUE(result.out.empty()) << slip.arguments;
+  }
+}
+
+TEST_F(Program, JsonIsOneDocumentWithAVersionedSchema) {
+  for (const std::string& arguments : {std::string("doctor"), std::string("list"), "inspect " + golden_ + " --tensors", "plan " + golden_, "run " + golden_ + " --check",
+                                       "check " + golden_, "bench gpt-oss-20b --experts 4 --tokens 1 --repeat 1 --output json"}) {
+    const Result result = run(arguments + (arguments.starts_with("bench") ? "" : " --json"));
+    ASSERT_EQ(result.code, 0) << arguments << result.err;
+    const std::string schema = result.json().at("schema").get<std::string>();
+    EXPECT_TRUE(schema.starts_with("motet.") && schema.ends_with("/1")) << schema;
+  }
+}
+
+TEST_F(Program, TablesHaveNoColourOffATerminal) {
+  EXPECT_EQ(run("doctor").out.find('\033'), std::string::npos);
+  EXPECT_EQ(run("inspect " + golden_).out.find('\033'), std::string::npos);
+}
+
+TEST_F(Program, BenchCellsHoldTheNamedFields) {
+  const Result result = run("bench qwen3-30b-a3b --experts 8 --format bf16 --tokens 1,4 --repeat 2 --output json");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json document = result.json();
+  ASSERT_EQ(document.at("cells").size(), 2U);
+  for (const auto& cell : document.at("cells")) {
+    for (const char* field : {"shape", "format", "tokens", "threads", "arithmetic", "residence", "target", "median_ms", "p90_ms", "gb_per_s", "gflop_per_s", "limit", "share"}) {
+      EXPECT_TRUE(cell.contains(field)) << field;
+    }
+    EXPECT_GT(cell.at("median_ms").get<double>(), 0);
+  }
+}
+
+TEST_F(Program, ExitCodesTellTheKindOfFailure) {
+  EXPECT_EQ(run("").code, 2);
+  EXPECT_EQ(run("inspect /nonexistent").code, 5);
+  EXPECT_EQ(run("run " + golden_ + " --arithmetic fast").code, 3);
+  EXPECT_EQ(run("run " + golden_ + " --residence packed").code, 3);
+  EXPECT_EQ(run("run " + golden_ + " --memory-limit 4KiB").code, 4);
+  EXPECT_EQ(run("plan " + golden_ + " --memory-limit 4KiB").code, 4);
+  EXPECT_EQ(run("plan " + golden_ + " --layer 99").code, 2);
+  EXPECT_EQ(run("run " + golden_ + " --tokens -1").code, 2);
+}
+
+TEST_F(Program, RefusalsNameWhatIsNotBuilt) {
+  const Result fast = run("run " + golden_ + " --arithmetic fast");
+  EXPECT_NE(fast.err.find("fast"), std::string::npos) << fast.err;
+  const Result packed = run("run " + golden_ + " --residence packed");
+  EXPECT_NE(packed.err.find("packed"), std::string::npos) << packed.err;
+  EXPECT_EQ(run("run " + golden_ + " --arithmetic fast --allow-substitution --json").code, 0);
+}
+
+TEST_F(Program, OutputFilesAppearWholeOrNotAtAll) {
+  const fs::path output = work_ / "result.safetensors";
+  ASSERT_EQ(run("run " + golden_ + " --tokens 5 --output " + output.string()).code, 0);
+  const auto file = TensorFile::open(output.string());
+  ASSERT_NE(file->find("output"), nullptr);
+  EXPECT_EQ(file->find("output")->shape, (std::vector<std::int64_t>{5, 288}));
+  EXPECT_EQ(file->find("top_k_index")->dtype, DType::i32);
+  EXPECT_EQ(file->find("top_k_weights")->dtype, DType::f32);
+  const Result failed = run("run " + golden_ + " --output " + (work_ / "no/such/folder/x.safetensors").string());
+  EXPECT_NE(failed.code, 0);
+  EXPECT_EQ(run("run " + golden_ + " --output /dev/null").code, 5);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  std::size_t left = 0;
+  for (const auto& entry : fs::directory_iterator(work_)) left += entry.path().filename().string().starts_with("result.safetensors.") ? 1U : 0U;
+  EXPECT_EQ(left, 0U);
+}
+
+TEST_F(Program, AllLayersAreRunAndNamed) {
+  const fs::path output = work_ / "all.safetensors";
+  const Result result = run("run " + golden_ + " --layer all --tokens 3 --check --json --output " + output.string());
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.json().at("layers").size(), 2U);
+  const auto file = TensorFile::open(output.string());
+  EXPECT_NE(file->find("layers.0.output"), nullptr);
+  EXPECT_NE(file->find("layers.1.top_k_weights"), nullptr);
+}
+
+TEST_F(Program, TraceIsTraceEventJson) {
+  const fs::path trace = work_ / "trace.json";
+  ASSERT_EQ(run("run " + golden_ + " --repeat 2 --trace " + trace.string()).code, 0);
+  const nlohmann::json events = nlohmann::json::parse(slurp(trace)).at("traceEvents");
+  ASSERT_FALSE(events.empty());
+  for (const auto& event : events) EXPECT_EQ(event.at("ph"), "X");
+}
+
+TEST_F(Program, ZeroTokensAreANumberOfTokens) {
+  const Result result = run("run " + golden_ + " --tokens 0 --json --output " + (work_ / "zero.safetensors").string());
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(TensorFile::open((work_ / "zero.safetensors").string())->find("output")->shape, (std::vector<std::int64_t>{0, 288}));
+}
+
+TEST_F(Program, InputsOfWrongShapeAreNamed) {
+  const std::vector<float> values(3 * 100, 0.5F);
+  const fs::path input = work_ / "in.safetensors";
+  write_tensor_file(input.string(), {{"hidden_states", DType::f32, {3, 100}, values.data()}});
+  const Result result = run("run " + golden_ + " --input " + input.string());
+  EXPECT_EQ(result.code, 5);
+  for (const char* word : {"in.safetensors", "hidden_states", "288", "[3, 100]"}) EXPECT_NE(result.err.find(word), std::string::npos) << word << ": " << result.err;
+}
+
+TEST_F(Program, GivenRoutingIsTakenAsItIs) {
+  std::vector<float> hidden(2 * 288);
+  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] = static_cast<float>(i % 13) / 13 - 0.5F;
+  const std::vector<std::int32_t> index = {3, 1, 7, 5, 0, 2, -1, 9};
+  const std::vector<float> weights = {0.5F, 2, 0.25F, 1, 1, 1, 5, 3};
+  write_tensor_file((work_ / "in.safetensors").string(), {{"hidden_states", DType::f32, {2, 288}, hidden.data()},
+                                                          {"top_k_index", DType::i32, {2, 4}, index.data()},
+                                                          {"top_k_weights", DType::f32, {2, 4}, weights.data()}});
+  ASSERT_EQ(run("run " + golden_ + " --check --input " + (work_ / "in.safetensors").string() + " --output " + (work_ / "out.safetensors").string()).code, 0);
+  const auto file = TensorFile::open((work_ / "out.safetensors").string());
+  EXPECT_EQ(std::memcmp(file->find("top_k_index")->data, index.data(), index.size() * 4), 0);
+  EXPECT_EQ(std::memcmp(file->find("top_k_weights")->data, weights.data(), weights.size() * 4), 0);
+}
+
+TEST_F(Program, ExpertIdsOutOfRangeAreAnErrorBeforeAnyWork) {
+  const std::vector<float> hidden(288, 0.5F), weights(4, 1);
+  const std::vector<std::int32_t> index = {0, 1, 2, 16};
+  write_tensor_file((work_ / "in.safetensors").string(), {{"hidden_states", DType::f32, {1, 288}, hidden.data()},
+                                                          {"top_k_index", DType::i32, {1, 4}, index.data()},
+                                                          {"top_k_weights", DType::f32, {1, 4}, weights.data()}});
+  const Result result = run("run " + golden_ + " --input " + (work_ / "in.safetensors").string());
+  EXPECT_NE(result.code, 0);
+  EXPECT_NE(result.err.find("16"), std::string::npos) << result.err;
+}
+
+TEST_F(Program, CompletionCoversEveryCommand) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Result result = run(std::string("completion ") + shell);
+    EXPECT_EQ(result.code, 0);
+    for (const char* word : {"doctor", "inspect", "bench", "tokens", "allow-substitution"}) EXPECT_NE(result.out.find(word), std::string::npos) << shell << " " << word;
+  }
+  EXPECT_EQ(std::system((std::string("bash -n -c \"$(" MOTET_BIN_DIR "/motet completion bash)\"")).c_str()), 0);
+}
+
+TEST_F(Program, InterruptEndsCleanly) {
+  const fs::path output = work_ / "never.safetensors";
+  const std::string command = MOTET_BIN_DIR "/motet run " + golden_ + " --repeat 100000000 --no-probe --output " + output.string() + " 2>/dev/null & pid=$!; sleep 0.7; kill -INT $pid; wait $pid; exit $?";
+  const int status = std::system(("bash -c '" + command + "'").c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  for (const auto& entry : fs::directory_iterator(work_)) EXPECT_FALSE(entry.path().filename().string().starts_with("never")) << entry.path();
+}
+
+TEST_F(Program, ForcedTargetsAreTakenAndSaid) {
+  for (const TargetFacts& target : Environment::probe().targets) {
+    if (!target.usable) continue;
+    const Result result = run("run " + golden_ + " --tokens 2 --json --no-probe", "MOTET_TARGET=" + target.name);
+    ASSERT_EQ(result.code, 0) << target.name << result.err;
+    EXPECT_EQ(result.json().at("layers").at(0).at("target"), target.name);
+  }
+  EXPECT_EQ(run("doctor", "MOTET_TARGET=sse9").code, 3);
+}
+
+TEST_F(Program, CheckWritesJUnit) {
+  const fs::path report = work_ / "report.xml";
+  ASSERT_EQ(run("check " + golden_ + " --junit " + report.string()).code, 0);
+  EXPECT_NE(slurp(report).find("<testsuite name=\"motet check\" tests=\"2\" failures=\"0\""), std::string::npos) << slurp(report);
+  EXPECT_EQ(run("check --filter no_such_case_anywhere").code, 2);
+}
+
+}  // namespace
+}  // namespace motet
