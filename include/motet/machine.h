@@ -41,6 +41,7 @@ struct MeasuredRates {
 };
 struct RateWishes { int threads = 1; double budget_seconds = 0.3; bool bandwidth = true, compute = true; };
 /// Measures within the budget. Allocates a buffer larger than the last-level cache while it runs.
+/// Call it before weights are read: on virtual machines, releasing that buffer slows every later first touch of a page.
 MeasuredRates measure_rates(const RateWishes& wishes);
 
 }  // namespace motet

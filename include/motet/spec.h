@@ -141,7 +141,7 @@ struct Deployment {
   std::int64_t ep = 1;             ///< ranks that split the experts; ranks = tp * ep
   DType input = DType::bf16;       ///< dtype of hidden states and of the output
   std::int64_t memory_limit = 0;   ///< bytes; 0 = what the environment has
-  Wishes wishes;
+  Wishes wishes = {};
   bool operator==(const Deployment&) const = default;
 };
 

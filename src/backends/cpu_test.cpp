@@ -126,14 +126,19 @@ TEST_P(Formats, FailTheBoundWhenWrong) {
   EXPECT_GT(relative_error(runner(spec, weights, "cpu").experts(x, rows, pool), truth), tolerance) << "swapped experts";
   std::swap(weights->experts[2], weights->experts[3]);
 
-  // The sign of one weight: the largest of row 0, so that the change is not itself a rounding error.
+  // The sign of one weight: the largest, so that the change is not itself a rounding error.
   const WeightView& down = weights->experts[2].down;
   std::vector<double> row(static_cast<std::size_t>(down.cols));
-  find_format(GetParam())->decode(down, 0, 0, down.cols, row.data());
-  const auto largest =
-      std::max_element(row.begin(), row.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }) - row.begin();
+  std::int64_t n = 0, largest = 0;
+  double size = 0;
+  for (std::int64_t i = 0; i < down.rows; ++i) {
+    find_format(GetParam())->decode(down, i, 0, down.cols, row.data());
+    for (std::int64_t k = 0; k < down.cols; ++k) {
+      if (std::abs(row[static_cast<std::size_t>(k)]) > size) size = std::abs(row[static_cast<std::size_t>(k)]), n = i, largest = k;
+    }
+  }
   const std::int64_t bytes = down.col_stride;  // per element; 0 = two in a byte
-  const std::int64_t at = bytes == 0 ? largest / 2 : largest * bytes + bytes - 1;
+  const std::int64_t at = n * down.row_stride + (bytes == 0 ? largest / 2 : largest * bytes + bytes - 1);
   const auto flip = static_cast<std::byte>(bytes == 0 && largest % 2 == 0 ? 0x08 : 0x80);
   const_cast<std::byte&>(down.codes[at]) ^= flip;
   EXPECT_GT(relative_error(runner(spec, weights, "cpu").experts(x, rows, pool), truth), tolerance) << "a flipped code";
@@ -153,7 +158,7 @@ std::vector<std::string> format_names() {
   for (const Format* format : all_formats()) out.emplace_back(format->facts.name);
   return out;
 }
-INSTANTIATE_TEST_SUITE_P(All, Formats, ::testing::ValuesIn(format_names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, Formats, ::testing::ValuesIn(format_names()), [](const auto& each) { return each.param; });
 
 TEST(L15, BitsAreEqualForAnyThreadsAndRuns) {
   for (const std::string& format : format_names()) {

@@ -213,13 +213,13 @@ class Runner {
 
   std::vector<float> dense(const std::vector<float>& x, std::int64_t width, std::int64_t stored, std::int64_t out_width,
                            std::int64_t tokens, Executor& executor,
-                           void (PreparedBackend::*run)(const DenseBatch&, Executor&) noexcept) {
+                           void (PreparedBackend::*project)(const DenseBatch&, Executor&) noexcept) {
     Memory prepared(tokens * stored * element()), scratch(scratch_stride() * executor.threads());
     prepared_->prepare_rows({x.data(), DType::f32, tokens, width}, nullptr, nullptr, 0, tokens, prepared.data(), stored * element(),
                             stored);
     std::vector<float> out(static_cast<std::size_t>(tokens * out_width));
-    (prepared_.get()->*run)({prepared.data(), stored * element(), tokens, out.data(), out_width, scratch.data(), scratch_stride()},
-                            executor);
+    (prepared_.get()->*project)(
+        {prepared.data(), stored * element(), tokens, out.data(), out_width, scratch.data(), scratch_stride()}, executor);
     return out;
   }
 

@@ -21,13 +21,15 @@ Arena::Arena(std::int64_t bytes, std::string_view purpose) : bytes_(bytes) {
   const auto refuse = [&](const char* cause) {
     const std::int64_t physical = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     throw Error(ErrorCode::would_not_fit, std::string(purpose) + " needs " + bytes_text(bytes) + " (" + std::to_string(bytes) +
-                                              " bytes) of memory, which the system refused (" + cause + "; it has " + bytes_text(physical) +
+                                              " bytes) of memory, which the system refused (" + cause + "; it has " +
+                                              bytes_text(physical) +
                                               "); use fewer tokens, fewer layers, or a machine or memory limit that is larger");
   };
   // The slack for alignment stays mapped but is never touched: it costs address space only.
   const bool large = bytes >= kHugePageBytes;
   std::int64_t wanted = 0;
-  if (!checked_add(bytes, large ? kHugePageBytes : 0, &wanted) || !checked_round_up(wanted, sysconf(_SC_PAGESIZE), &wanted)) refuse("the size overflows");
+  if (!checked_add(bytes, large ? kHugePageBytes : 0, &wanted) || !checked_round_up(wanted, sysconf(_SC_PAGESIZE), &wanted))
+    refuse("the size overflows");
   void* const map = mmap(nullptr, static_cast<std::size_t>(wanted), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) refuse(std::strerror(errno));
   map_ = map;
@@ -35,7 +37,7 @@ Arena::Arena(std::int64_t bytes, std::string_view purpose) : bytes_(bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(map);
   const auto huge = static_cast<std::uintptr_t>(kHugePageBytes);
   data_ = reinterpret_cast<std::byte*>(large ? (address + huge - 1) / huge * huge : address);
-  if (large) madvise(data_, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);   // advice: a refusal costs speed only, doctor tells
+  if (large) madvise(data_, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // advice: a refusal costs speed only, doctor tells
 }
 
 Arena::~Arena() {

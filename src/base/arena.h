@@ -25,7 +25,7 @@ class Arena {
   ~Arena();
 
   std::byte* data() const noexcept { return data_; }
-  std::int64_t bytes() const noexcept { return bytes_; }   ///< exactly as asked for
+  std::int64_t bytes() const noexcept { return bytes_; }  ///< exactly as asked for
   /// Makes every page resident now, so that no later write waits for one.
   void touch() noexcept;
   void swap(Arena& other) noexcept {

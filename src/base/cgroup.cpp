@@ -20,9 +20,9 @@ using std::filesystem::path;
 /// One mounted hierarchy and the group of this process in it.
 struct Hierarchy {
   bool version2 = false;
-  std::vector<std::string> controllers;   // version 1
+  std::vector<std::string> controllers;  // version 1
   std::string mount_point;
-  std::string mount_root;                 // the group that the mount point shows; "/" unless a container shows a part only
+  std::string mount_root;  // the group that the mount point shows; "/" unless a container shows a part only
   std::string group;
 };
 
@@ -45,7 +45,9 @@ std::vector<std::string> words_of(std::string_view text, std::string_view separa
   for (const std::string_view word : split(text, separators)) words.emplace_back(word);
   return words;
 }
-bool holds(const std::vector<std::string>& list, std::string_view word) { return std::find(list.begin(), list.end(), word) != list.end(); }
+bool holds(const std::vector<std::string>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
 
 /// Mounts of cgroup file systems: "ID PARENT MAJ:MIN ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER-OPTIONS".
 std::vector<Hierarchy> read_mounts(const CgroupPlaces& places) {
@@ -114,10 +116,10 @@ std::optional<double> read_quota(const path& folder, bool version2) {
     const std::string text = read_text(folder / "cpu.max").value_or("");
     const auto words = split(text, " \n");
     if (words.empty()) return std::nullopt;
-    quota = integer_of(words[0]);   // "max" is none
+    quota = integer_of(words[0]);  // "max" is none
     period = words.size() > 1 ? integer_of(words[1]) : 100000;
   } else {
-    quota = integer_of(read_text(folder / "cpu.cfs_quota_us").value_or(""));   // -1 is none
+    quota = integer_of(read_text(folder / "cpu.cfs_quota_us").value_or(""));  // -1 is none
     period = integer_of(read_text(folder / "cpu.cfs_period_us").value_or(""));
   }
   if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
@@ -133,12 +135,14 @@ std::optional<std::int64_t> read_memory_limit(const path& folder, bool version2)
 
 /// Used bytes without the inactive part of the page cache, which the kernel drops before it refuses anything.
 std::int64_t read_memory_used(const path& folder, bool version2) {
-  const std::int64_t used = integer_of(read_text(folder / (version2 ? "memory.current" : "memory.usage_in_bytes")).value_or("")).value_or(0);
+  const std::int64_t used =
+      integer_of(read_text(folder / (version2 ? "memory.current" : "memory.usage_in_bytes")).value_or("")).value_or(0);
   const std::string statistics = read_text(folder / "memory.stat").value_or("");
   std::int64_t inactive = 0;
   for (const std::string_view line : split(statistics, "\n")) {
     const auto words = split(line, " ");
-    if (words.size() == 2 && words[0] == (version2 ? "inactive_file" : "total_inactive_file")) inactive = integer_of(words[1]).value_or(0);
+    if (words.size() == 2 && words[0] == (version2 ? "inactive_file" : "total_inactive_file"))
+      inactive = integer_of(words[1]).value_or(0);
   }
   return std::max<std::int64_t>(0, used - inactive);
 }
@@ -159,7 +163,7 @@ CgroupLimits read_cgroup_limits(const CgroupPlaces& places) {
       }
       const auto limit = memory ? read_memory_limit(folder, v2) : std::nullopt;
       if (limit && (limits.memory_group.empty() || *limit < limits.memory_limit)) {
-        limits.memory_limit = std::max<std::int64_t>(1, *limit);   // 0 means none in CgroupLimits
+        limits.memory_limit = std::max<std::int64_t>(1, *limit);  // 0 means none in CgroupLimits
         limits.memory_group = group;
         limits.memory_used = read_memory_used(folder, v2);
       }
@@ -178,7 +182,8 @@ ThreadAllowance allowed_threads(int processors_online, int processors_in_affinit
     cause = format_text("cgroup quota %.6g at ", limits.cpu_quota) + limits.cpu_group;
     if (affinity < processors_online) cause += format_text(", affinity mask of %d", affinity);
   }
-  allowance.reason = format_text("%d of %d processor%s: ", allowance.threads, processors_online, processors_online == 1 ? "" : "s") + cause;
+  allowance.reason =
+      format_text("%d of %d processor%s: ", allowance.threads, processors_online, processors_online == 1 ? "" : "s") + cause;
   return allowance;
 }
 

@@ -13,8 +13,9 @@ void abort_check(const char* file, int line, const char* condition, const char* 
   va_start(list, format);
   std::vsnprintf(values, sizeof values, format, list);
   va_end(list);
-  const bool has_values = values[0] != '\0' && values[1] != '\0';   // the macro puts one blank in front
-  std::fprintf(stderr, "motet: %s:%d: check failed: %s%s%s\n", file, line, condition, has_values ? ":" : "", has_values ? values : "");
+  const bool has_values = values[0] != '\0' && values[1] != '\0';  // the macro puts one blank in front
+  std::fprintf(stderr, "motet: %s:%d: check failed: %s%s%s\n", file, line, condition, has_values ? ":" : "",
+               has_values ? values : "");
   std::abort();
 }
 

@@ -5,14 +5,16 @@
 namespace motet {
 
 /// Prints "motet: FILE:LINE: check failed: CONDITION: VALUES" on stderr and aborts. Allocates nothing.
-[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 4, 5)]] void abort_check(const char* file, int line, const char* condition,
-                                                                                    const char* format, ...) noexcept;
+[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 4, 5)]] void abort_check(const char* file, int line,
+                                                                                   const char* condition, const char* format,
+                                                                                   ...) noexcept;
 
 }  // namespace motet
 
 /// MOTET_CHECK(condition) or MOTET_CHECK(condition, "rows %lld", rows): always evaluated, in every build.
-#define MOTET_CHECK(condition, ...) \
-  (__builtin_expect(static_cast<bool>(condition), 1) ? void() : ::motet::abort_check(__FILE__, __LINE__, #condition, " " __VA_ARGS__))
+#define MOTET_CHECK(condition, ...)                           \
+  (__builtin_expect(static_cast<bool>(condition), 1) ? void() \
+                                                     : ::motet::abort_check(__FILE__, __LINE__, #condition, " " __VA_ARGS__))
 
 /// The same in debug builds; in release builds the condition is compiled but not evaluated.
 #ifdef NDEBUG

@@ -13,7 +13,7 @@ namespace {
 
 struct InstructionRow {
   std::string_view flag, name;
-  bool CpuFeatures::* feature;
+  bool CpuFeatures::*feature;
 };
 constexpr InstructionRow kInstructions[] = {
     {"-mavx2", "AVX2", &CpuFeatures::avx2},
@@ -43,7 +43,8 @@ std::string vendor_name(const std::string& vendor) {
   if (vendor == "GenuineIntel") return "intel";
   std::string lower;
   for (const char c : vendor)
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) lower.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      lower.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
   return lower.empty() ? "unknown" : lower;
 }
 
@@ -66,7 +67,7 @@ CpuidFacts read_cpuid() {
     __cpuid_count(7, 0, last_subleaf, facts.leaf7_ebx, facts.leaf7_ecx, facts.leaf7_edx);
     if (last_subleaf >= 1) __cpuid_count(7, 1, facts.leaf7_1_eax, b, c, d);
   }
-  if ((facts.leaf1_ecx >> 27 & 1u) != 0) {   // OSXSAVE: xgetbv may be used
+  if ((facts.leaf1_ecx >> 27 & 1u) != 0) {  // OSXSAVE: xgetbv may be used
     std::uint32_t low = 0, high = 0;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     facts.xcr0 = static_cast<std::uint64_t>(high) << 32 | low;
@@ -123,7 +124,8 @@ const CpuFeatures& this_cpu() {
 
 bool has_instructions(const CpuFeatures& features, std::string_view flag) noexcept {
   const InstructionRow* const row = row_of(flag);
-  return row != nullptr ? features.*(row->feature) : !flag.starts_with("-m") || flag.starts_with("-mprefer-") || flag.starts_with("-mtune=");
+  return row != nullptr ? features.*(row->feature)
+                        : !flag.starts_with("-m") || flag.starts_with("-mprefer-") || flag.starts_with("-mtune=");
 }
 
 std::string_view instructions_name(std::string_view flag) noexcept {

@@ -10,12 +10,12 @@ namespace motet {
 
 /// CPUID leaves and XCR0 as read; tests fill in another machine. All zero on other architectures.
 struct CpuidFacts {
-  std::string vendor;                  ///< leaf 0, such as "AuthenticAMD"
+  std::string vendor;  ///< leaf 0, such as "AuthenticAMD"
   std::uint32_t leaf1_eax = 0, leaf1_ecx = 0;
   std::uint32_t leaf7_ebx = 0, leaf7_ecx = 0, leaf7_edx = 0;
   std::uint32_t leaf7_1_eax = 0;
-  std::uint64_t xcr0 = 0;              ///< register state that the operating system saves; 0 without OSXSAVE
-  std::string brand;                   ///< leaves 0x80000002..4
+  std::uint64_t xcr0 = 0;  ///< register state that the operating system saves; 0 without OSXSAVE
+  std::string brand;       ///< leaves 0x80000002..4
 };
 CpuidFacts read_cpuid();
 
@@ -25,10 +25,10 @@ struct CpuFeatures {
   bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false;
   bool avx512vnni = false, avx512vbmi = false, avx512bf16 = false;
   bool amx_tile = false, amx_int8 = false, amx_bf16 = false;
-  std::string vendor;                  ///< "amd", "intel", else the CPUID string in lower case; "unknown" without CPUID
-  int family = 0, model = 0;           ///< display family and model
-  std::string processor;               ///< "VENDOR-FAMILY-MODEL", such as "amd-26-2"
-  std::string model_name;              ///< for people
+  std::string vendor;         ///< "amd", "intel", else the CPUID string in lower case; "unknown" without CPUID
+  int family = 0, model = 0;  ///< display family and model
+  std::string processor;      ///< "VENDOR-FAMILY-MODEL", such as "amd-26-2"
+  std::string model_name;     ///< for people
 };
 CpuFeatures cpu_features(const CpuidFacts& facts);
 const CpuFeatures& this_cpu();

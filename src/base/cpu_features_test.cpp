@@ -22,7 +22,7 @@ CpuidFacts everything() {
 
 TEST(CpuFeatures, NeedTheRegistersSavedByTheOperatingSystem) {
   CpuidFacts facts = everything();
-  facts.xcr0 = 0x7;   // x87, SSE, AVX
+  facts.xcr0 = 0x7;  // x87, SSE, AVX
   CpuFeatures features = cpu_features(facts);
   EXPECT_TRUE(features.avx2 && features.fma && features.f16c);
   EXPECT_FALSE(features.avx512f || features.avx512bf16 || features.avx512vnni || features.amx_tile);
@@ -30,7 +30,7 @@ TEST(CpuFeatures, NeedTheRegistersSavedByTheOperatingSystem) {
   features = cpu_features(facts);
   EXPECT_TRUE(features.avx512f && features.avx512bf16);
   EXPECT_FALSE(features.amx_bf16);
-  facts.xcr0 = 0xE5;   // AVX-512 state without AVX state does not help
+  facts.xcr0 = 0xE5;  // AVX-512 state without AVX state does not help
   EXPECT_FALSE(cpu_features(facts).avx512f);
   facts.xcr0 = 0;
   EXPECT_FALSE(cpu_features(facts).avx2);
@@ -49,7 +49,7 @@ TEST(CpuFeatures, EachBitStandsForItsOwnFeature) {
 
 TEST(CpuFeatures, NamesVendorFamilyAndModel) {
   CpuidFacts facts = everything();
-  facts.leaf1_eax = 0x00B00F21;   // extended family 11, family 15, extended model 0, model 2, stepping 1
+  facts.leaf1_eax = 0x00B00F21;  // extended family 11, family 15, extended model 0, model 2, stepping 1
   EXPECT_EQ(cpu_features(facts).processor, "amd-26-2");
   facts.vendor = "GenuineIntel";
   facts.leaf1_eax = 0x000C06F2;

@@ -30,8 +30,8 @@ constexpr CodeRow kCodes[] = {
     {ErrorCode::file_changed, "file_changed", 5},
     {ErrorCode::hook_mismatch, "hook_mismatch", 2},
     {ErrorCode::check_failed, "check_failed", 1},
-    {ErrorCode::cancelled, "cancelled", 130},   // the shell's convention for Ctrl-C
-    {ErrorCode::internal, "internal", 70},      // sysexits.h: internal software error
+    {ErrorCode::cancelled, "cancelled", 130},  // the shell's convention for Ctrl-C
+    {ErrorCode::internal, "internal", 70},     // sysexits.h: internal software error
 };
 
 const CodeRow& row_of(ErrorCode code) noexcept {

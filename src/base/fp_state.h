@@ -22,12 +22,12 @@ class DefaultFpState {
  private:
 #if defined(__x86_64__)
   using State = unsigned;
-  static constexpr State kDefault = 0x1F80;   // MXCSR after reset: all exceptions masked
+  static constexpr State kDefault = 0x1F80;  // MXCSR after reset: all exceptions masked
   [[gnu::always_inline]] static inline State read() noexcept { return _mm_getcsr(); }
   [[gnu::always_inline]] static inline void write(State state) noexcept { _mm_setcsr(state); }
 #elif defined(__aarch64__)
   using State = std::uint64_t;
-  static constexpr State kDefault = 0;        // FPCR: round to nearest, FZ and FZ16 off, no traps
+  static constexpr State kDefault = 0;  // FPCR: round to nearest, FZ and FZ16 off, no traps
   [[gnu::always_inline]] static inline State read() noexcept {
     State state;
     asm volatile("mrs %0, fpcr" : "=r"(state));

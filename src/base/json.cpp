@@ -19,7 +19,7 @@ Json read_value(JsonReader& reader) {
       reader.open_object();
       while (const auto key = reader.next_key()) {
         const std::size_t before = object.size();
-        const auto member = object.emplace_hint(object.end(), std::string(*key), nullptr);   // published headers are often sorted
+        const auto member = object.emplace_hint(object.end(), std::string(*key), nullptr);  // published headers are often sorted
         if (object.size() == before) reader.fail_duplicate(member->first);
         member->second = read_value(reader);
       }
@@ -31,16 +31,20 @@ Json read_value(JsonReader& reader) {
       while (reader.next_item()) array.push_back(read_value(reader));
       return Json(std::move(array));
     }
-    case JsonReader::Kind::string: return Json(std::string(reader.read_string()));
+    case JsonReader::Kind::string:
+      return Json(std::string(reader.read_string()));
     case JsonReader::Kind::number: {
       const JsonReader::Number number = reader.read_number();
       if (number.kind == JsonReader::Number::real) return Json(number.real_value);
       if (number.kind == JsonReader::Number::unsigned_integer) return Json(number.natural);
       if (number.integer < 0) return Json(number.integer);
-      return Json(static_cast<std::uint64_t>(number.integer));   // as nlohmann's own parser types it
+      return Json(static_cast<std::uint64_t>(number.integer));  // as nlohmann's own parser types it
     }
-    case JsonReader::Kind::boolean: return Json(reader.read_bool());
-    case JsonReader::Kind::null: reader.read_null(); return Json(nullptr);
+    case JsonReader::Kind::boolean:
+      return Json(reader.read_bool());
+    case JsonReader::Kind::null:
+      reader.read_null();
+      return Json(nullptr);
   }
   return Json();
 }

@@ -42,13 +42,19 @@ char JsonReader::next_character() {
 JsonReader::Kind JsonReader::peek() {
   const char c = next_character();
   switch (c) {
-    case '{': return Kind::object;
-    case '[': return Kind::array;
-    case '"': return Kind::string;
+    case '{':
+      return Kind::object;
+    case '[':
+      return Kind::array;
+    case '"':
+      return Kind::string;
     case 't':
-    case 'f': return Kind::boolean;
-    case 'n': return Kind::null;
-    default: break;
+    case 'f':
+      return Kind::boolean;
+    case 'n':
+      return Kind::null;
+    default:
+      break;
   }
   if (is_digit(c) || c == '-' || c == 'N' || c == 'I') return Kind::number;
   if (at_ >= text_.size()) fail("the text ends where a value must begin; it is not complete JSON");
@@ -125,7 +131,8 @@ std::string_view JsonReader::read_string() {
 std::uint32_t JsonReader::read_hex4() {
   std::uint32_t value = 0;
   const char* begin = text_.data() + at_;
-  if (text_.size() - at_ < 4 || std::from_chars(begin, begin + 4, value, 16).ptr != begin + 4) fail("\\u must be followed by four hexadecimal digits");
+  if (text_.size() - at_ < 4 || std::from_chars(begin, begin + 4, value, 16).ptr != begin + 4)
+    fail("\\u must be followed by four hexadecimal digits");
   at_ += 4;
   return value;
 }
@@ -200,7 +207,7 @@ JsonReader::Number JsonReader::read_number() {
   }
   const char* const begin = text_.data() + at_;
   const char* const stop = text_.data() + end;
-  const bool negative_zero = integer && first == '-' && text_[first_digit] == '0';   // -0 is a real number: its sign counts
+  const bool negative_zero = integer && first == '-' && text_[first_digit] == '0';  // -0 is a real number: its sign counts
   if (integer && !negative_zero && std::from_chars(begin, stop, number.integer).ec == std::errc()) {
     number.real_value = static_cast<double>(number.integer);
   } else if (integer && first != '-' && std::from_chars(begin, stop, number.natural).ec == std::errc()) {
@@ -233,7 +240,7 @@ void JsonReader::read_null() {
   if (next_character() != 'n' || !take_word("null")) fail("expected null");
 }
 
-void JsonReader::skip() {   // recursion is bounded by kMaxDepth
+void JsonReader::skip() {  // recursion is bounded by kMaxDepth
   switch (peek()) {
     case Kind::object:
       open_object();
@@ -243,10 +250,18 @@ void JsonReader::skip() {   // recursion is bounded by kMaxDepth
       open_array();
       while (next_item()) skip();
       return;
-    case Kind::string: read_string(); return;
-    case Kind::number: read_number(); return;
-    case Kind::boolean: read_bool(); return;
-    case Kind::null: read_null(); return;
+    case Kind::string:
+      read_string();
+      return;
+    case Kind::number:
+      read_number();
+      return;
+    case Kind::boolean:
+      read_bool();
+      return;
+    case Kind::null:
+      read_null();
+      return;
   }
 }
 

@@ -25,8 +25,10 @@ std::string refusal(std::string_view text) {
 bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 TEST(Json, ParsesEveryKindOfValue) {
-  const Json value = parse_json(R"( {"a":[1,-2,3.5,1e3,18446744073709551615],"b":{"c":true,"d":false,"e":null},"f":"x\n\u00e9\ud83d\ude00/"} )", "t");
-  EXPECT_EQ(value.dump(), Json::parse(R"({"a":[1,-2,3.5,1000.0,18446744073709551615],"b":{"c":true,"d":false,"e":null},"f":"x\né😀/"})").dump());
+  const Json value = parse_json(
+      R"( {"a":[1,-2,3.5,1e3,18446744073709551615],"b":{"c":true,"d":false,"e":null},"f":"x\n\u00e9\ud83d\ude00/"} )", "t");
+  EXPECT_EQ(value.dump(),
+            Json::parse(R"({"a":[1,-2,3.5,1000.0,18446744073709551615],"b":{"c":true,"d":false,"e":null},"f":"x\né😀/"})").dump());
   EXPECT_TRUE(value["a"][0].is_number_unsigned());
   EXPECT_TRUE(value["a"][1].is_number_integer());
   EXPECT_TRUE(parse_json("[]", "t").is_array());
@@ -45,7 +47,9 @@ TEST(Json, TakesPythonsNaNAndInfinityAsDoubles) {
 }
 
 TEST(Json, ReadsTheFloatSpellingOfTransformers) {
-  const Json value = parse_json(R"([{"__float__":"Infinity"},{"__float__":"-Infinity"},{"__float__":"NaN"},{"__float__":"1.5"},2,"3",{"__float__":"x"}])", "t");
+  const Json value = parse_json(
+      R"([{"__float__":"Infinity"},{"__float__":"-Infinity"},{"__float__":"NaN"},{"__float__":"1.5"},2,"3",{"__float__":"x"}])",
+      "t");
   EXPECT_TRUE(value[0].is_object());
   EXPECT_EQ(number_of(value[0]), INFINITY);
   EXPECT_EQ(number_of(value[1]), -INFINITY);
@@ -57,7 +61,8 @@ TEST(Json, ReadsTheFloatSpellingOfTransformers) {
 }
 
 TEST(L18, JsonRefusalsNameTheTextTheRuleAndTheByte) {
-  EXPECT_EQ(refusal(R"({"a":1,"b":2,"a":3})"), "config.json: the key 'a' occurs twice in one object; each key may occur once (byte 17)");
+  EXPECT_EQ(refusal(R"({"a":1,"b":2,"a":3})"),
+            "config.json: the key 'a' occurs twice in one object; each key may occur once (byte 17)");
   EXPECT_TRUE(has(refusal(R"({"x":{"\u0061":1,"a":3}})"), "'a' occurs twice"));
   EXPECT_TRUE(has(refusal(std::string(65, '[')), "nested deeper than 64"));
   EXPECT_TRUE(has(refusal(std::string(200000, '[')), "nested deeper than 64"));
@@ -66,10 +71,49 @@ TEST(L18, JsonRefusalsNameTheTextTheRuleAndTheByte) {
 }
 
 TEST(L18, JsonGrammarIsHeld) {
-  for (const std::string_view text :
-       {"", " ", "{", "[", "\"", "{\"a\"", "{\"a\":", "{\"a\":1", "[1", "[1,", "[1,]", "{\"a\":1,}", "{,}", "[,1]", "{a:1}", "[1 2]", "01", "1.", ".5",
-        "+1", "1e", "--1", "tru", "nul", "1 2", "[1]]", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\ud800\"", "\"\\ud800\\u0041\"", "\"\\udc00\"", "\"a\nb\"",
-        "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"abc\\", "\xef\xbb\xbf{}", "1e999", "<!DOCTYPE html>", "{\"a\":1}\n,", "NaNa"})
+  for (const std::string_view text : {"",
+                                      " ",
+                                      "{",
+                                      "[",
+                                      "\"",
+                                      "{\"a\"",
+                                      "{\"a\":",
+                                      "{\"a\":1",
+                                      "[1",
+                                      "[1,",
+                                      "[1,]",
+                                      "{\"a\":1,}",
+                                      "{,}",
+                                      "[,1]",
+                                      "{a:1}",
+                                      "[1 2]",
+                                      "01",
+                                      "1.",
+                                      ".5",
+                                      "+1",
+                                      "1e",
+                                      "--1",
+                                      "tru",
+                                      "nul",
+                                      "1 2",
+                                      "[1]]",
+                                      "\"\\x\"",
+                                      "\"\\u12\"",
+                                      "\"\\u12g4\"",
+                                      "\"\\ud800\"",
+                                      "\"\\ud800\\u0041\"",
+                                      "\"\\udc00\"",
+                                      "\"a\nb\"",
+                                      "\"\xff\"",
+                                      "\"\xc0\x80\"",
+                                      "\"\xed\xa0\x80\"",
+                                      "\"\xf4\x90\x80\x80\"",
+                                      "\"abc\\",
+                                      "\xef\xbb\xbf{}",
+                                      "1e999",
+                                      "<!DOCTYPE html>",
+                                      "{\"a\":1}\n,",
+                                      "NaNa"})
     EXPECT_NE(refusal(text), "accepted") << text;
   EXPECT_NE(refusal(std::string_view("[1]\0", 4)), "accepted");
   EXPECT_NE(refusal(std::string_view("\"a\0b\"", 5)), "accepted");

@@ -31,13 +31,13 @@ namespace numbers {
 /// limit: the caller saturates or maps to infinity. Requires a finite value; `magnitude` has the sign bit clear.
 MOTET_NUMBER std::uint32_t round_magnitude(std::uint32_t magnitude, int mantissa, int bias) noexcept {
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
-  const int stored = exponent > 1 - bias ? exponent : 1 - bias;     // below the smallest normal the step stops shrinking
+  const int stored = exponent > 1 - bias ? exponent : 1 - bias;  // below the smallest normal the step stops shrinking
   const int shift = 23 - mantissa + (stored - exponent);
-  if (magnitude < 0x00800000u || shift > 24) return 0;              // below half of the smallest subnormal
+  if (magnitude < 0x00800000u || shift > 24) return 0;  // below half of the smallest subnormal
   const std::uint32_t significand = (magnitude & 0x007FFFFFu) | 0x00800000u;
   const std::uint32_t odd = (significand >> shift) & 1u;
   const std::uint32_t rounded = (significand + (1u << (shift - 1)) - 1u + odd) >> shift;
-  return rounded + (static_cast<std::uint32_t>(stored + bias - 1) << mantissa);   // a carry moves into the exponent field
+  return rounded + (static_cast<std::uint32_t>(stored + bias - 1) << mantissa);  // a carry moves into the exponent field
 }
 
 /// Value of a finite code: e == 0 -> m * 2^(1 - bias - mantissa), else (1 + m / 2^mantissa) * 2^(e - bias). Exact, and
@@ -71,7 +71,8 @@ MOTET_NUMBER std::uint16_t f32_to_bf16(float value) noexcept {
 MOTET_NUMBER float f16_to_f32(std::uint16_t code) noexcept {
   const std::uint32_t magnitude = code & 0x7FFFu;
   const std::uint32_t sign = (code & 0x8000u) << 16;
-  if (magnitude >= 0x7C00u) return f32_of_bits(sign | 0x7F800000u | ((magnitude & 0x03FFu) << 13) | (magnitude > 0x7C00u ? 0x00400000u : 0u));
+  if (magnitude >= 0x7C00u)
+    return f32_of_bits(sign | 0x7F800000u | ((magnitude & 0x03FFu) << 13) | (magnitude > 0x7C00u ? 0x00400000u : 0u));
   return numbers::with_sign(numbers::decode_magnitude(magnitude, 10, 15), sign != 0);
 }
 /// NaN stays NaN (made quiet); values that round beyond 65504 become infinity.
@@ -80,7 +81,7 @@ MOTET_NUMBER std::uint16_t f32_to_f16(float value) noexcept {
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x03FFu));
-  if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7C00u);   // 65536 and up, infinity
+  if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7C00u);  // 65536 and up, infinity
   return static_cast<std::uint16_t>(sign | numbers::round_magnitude(magnitude, 10, 15));
 }
 
@@ -98,7 +99,7 @@ MOTET_NUMBER std::uint8_t f32_to_e4m3(float value) noexcept {
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (bits >> 24) & 0x80u;
   if (magnitude > 0x7F800000u) return static_cast<std::uint8_t>(sign | 0x7Fu);
-  if (magnitude >= 0x43E00000u) return static_cast<std::uint8_t>(sign | 0x7Eu);      // 448 and up
+  if (magnitude >= 0x43E00000u) return static_cast<std::uint8_t>(sign | 0x7Eu);  // 448 and up
   return static_cast<std::uint8_t>(sign | numbers::round_magnitude(magnitude, 3, 7));
 }
 
@@ -120,7 +121,7 @@ MOTET_NUMBER std::uint8_t f32_to_e2m1(float value) noexcept {
   const std::uint32_t bits = bits_of_f32(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (bits >> 28) & 8u;
-  if (magnitude >= 0x40C00000u) return static_cast<std::uint8_t>(sign | 7u);         // 6 and up, NaN
+  if (magnitude >= 0x40C00000u) return static_cast<std::uint8_t>(sign | 7u);  // 6 and up, NaN
   return static_cast<std::uint8_t>(sign | numbers::round_magnitude(magnitude, 1, 1));
 }
 

@@ -76,8 +76,10 @@ TEST(E2M1, EncodesAllDecisionPointsLikeNearestSearch) {
 TEST(E4M3, DecodesEveryCodeByFormula) {
   for (unsigned code = 0; code < 256; ++code) {
     const float value = e4m3_to_f32(static_cast<std::uint8_t>(code));
-    if ((code & 0x7Fu) == 0x7Fu) EXPECT_TRUE(std::isnan(value));
-    else EXPECT_TRUE(same_bits(value, static_cast<float>(value_of(code, 4, 3, 7)))) << code;
+    if ((code & 0x7Fu) == 0x7Fu)
+      EXPECT_TRUE(std::isnan(value));
+    else
+      EXPECT_TRUE(same_bits(value, static_cast<float>(value_of(code, 4, 3, 7)))) << code;
   }
   EXPECT_EQ(e4m3_to_f32(0x7E), 448);
   EXPECT_EQ(e4m3_to_f32(0x01), 0.001953125f);
@@ -107,9 +109,12 @@ TEST(E5M2, DecodesEveryCodeByFormula) {
   for (unsigned code = 0; code < 256; ++code) {
     const float value = e5m2_to_f32(static_cast<std::uint8_t>(code));
     const unsigned magnitude = code & 0x7Fu;
-    if (magnitude > 0x7C) EXPECT_TRUE(std::isnan(value)) << code;
-    else if (magnitude == 0x7C) EXPECT_EQ(value, code & 0x80u ? -kInfinity : kInfinity);
-    else EXPECT_TRUE(same_bits(value, static_cast<float>(value_of(code, 5, 2, 15)))) << code;
+    if (magnitude > 0x7C)
+      EXPECT_TRUE(std::isnan(value)) << code;
+    else if (magnitude == 0x7C)
+      EXPECT_EQ(value, code & 0x80u ? -kInfinity : kInfinity);
+    else
+      EXPECT_TRUE(same_bits(value, static_cast<float>(value_of(code, 5, 2, 15)))) << code;
   }
 }
 
@@ -117,16 +122,19 @@ TEST(E8M0, DecodesEveryCodeByFormula) {
   for (int code = 0; code < 255; ++code)
     EXPECT_EQ(static_cast<double>(e8m0_to_f32(static_cast<std::uint8_t>(code))), std::ldexp(1.0, code - 127)) << code;
   EXPECT_TRUE(std::isnan(e8m0_to_f32(0xFF)));
-  EXPECT_EQ(bits_of_f32(e8m0_to_f32(0)), 0x00400000u);   // a shift by 23 would give zero
+  EXPECT_EQ(bits_of_f32(e8m0_to_f32(0)), 0x00400000u);  // a shift by 23 would give zero
 }
 
 TEST(F16, DecodesEveryCodeByFormula) {
   for (unsigned code = 0; code < 0x10000; ++code) {
     const float value = f16_to_f32(static_cast<std::uint16_t>(code));
     const unsigned magnitude = code & 0x7FFFu;
-    if (magnitude > 0x7C00) ASSERT_TRUE(std::isnan(value)) << code;
-    else if (magnitude == 0x7C00) ASSERT_EQ(value, code & 0x8000u ? -kInfinity : kInfinity);
-    else ASSERT_TRUE(same_bits(value, static_cast<float>(value_of(code, 5, 10, 15)))) << code;
+    if (magnitude > 0x7C00)
+      ASSERT_TRUE(std::isnan(value)) << code;
+    else if (magnitude == 0x7C00)
+      ASSERT_EQ(value, code & 0x8000u ? -kInfinity : kInfinity);
+    else
+      ASSERT_TRUE(same_bits(value, static_cast<float>(value_of(code, 5, 10, 15)))) << code;
   }
 }
 

@@ -61,7 +61,7 @@ TEST_F(FakeCgroups, Version2TakesTheSmallestLimitOnThePathToTheRoot) {
 }
 
 TEST_F(FakeCgroups, Version2LimitAtTheMountPointItselfCounts) {
-  process("0::/\n", kMountV2);   // what a container with its own cgroup namespace sees
+  process("0::/\n", kMountV2);  // what a container with its own cgroup namespace sees
   write("sys/fs/cgroup/cpu.max", "50000 100000\n");
   EXPECT_EQ(read().cpu_quota, 0.5);
   EXPECT_EQ(read().cpu_group, "/");
@@ -83,7 +83,8 @@ TEST_F(FakeCgroups, Version1ReadsEachControllersOwnHierarchy) {
 }
 
 TEST_F(FakeCgroups, AMountThatShowsAPartOfTheTreeIsFollowed) {
-  process("3:cpu,cpuacct:/docker/abc/inner\n", "31 30 0:27 /docker/abc /sys/fs/cgroup/cpu\\040x rw - cgroup cgroup rw,cpu,cpuacct\n");
+  process("3:cpu,cpuacct:/docker/abc/inner\n",
+          "31 30 0:27 /docker/abc /sys/fs/cgroup/cpu\\040x rw - cgroup cgroup rw,cpu,cpuacct\n");
   write("sys/fs/cgroup/cpu x/cpu.cfs_quota_us", "300000\n");
   write("sys/fs/cgroup/cpu x/cpu.cfs_period_us", "100000\n");
   write("sys/fs/cgroup/cpu x/inner/cpu.cfs_quota_us", "100000\n");

@@ -19,7 +19,7 @@
 namespace motet {
 namespace {
 
-constexpr std::int64_t kBatch = std::int64_t{1} << 30;   // pieces of one batch: counts fit the low half of a share's word
+constexpr std::int64_t kBatch = std::int64_t{1} << 30;  // pieces of one batch: counts fit the low half of a share's word
 constexpr auto kSpin = std::chrono::microseconds(100);
 
 void relax() noexcept {
@@ -82,7 +82,8 @@ std::vector<int> allowed_processors() {
   return {0};
 }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads), shares_(threads < 1 ? 1 : static_cast<std::size_t>(threads)), processors_(shares_.size(), -1) {
+ThreadPool::ThreadPool(int threads)
+    : threads_(threads), shares_(threads < 1 ? 1 : static_cast<std::size_t>(threads)), processors_(shares_.size(), -1) {
   MOTET_CHECK(threads >= 1, "threads %d", threads);
   const std::vector<int> processors = choose_processors(threads);
   const BlockedSignals blocked;
@@ -92,8 +93,9 @@ ThreadPool::ThreadPool(int threads) : threads_(threads), shares_(threads < 1 ? 1
       workers_.emplace_back([this, thread] { work(thread); });
     } catch (const std::system_error& error) {
       stop();
-      throw Error(ErrorCode::would_not_fit, format_text("thread %d of %d could not be started (%s); ask for fewer threads or raise the limit on processes",
-                                                        thread + 1, threads, error.what()));
+      throw Error(ErrorCode::would_not_fit,
+                  format_text("thread %d of %d could not be started (%s); ask for fewer threads or raise the limit on processes",
+                              thread + 1, threads, error.what()));
     }
     const pthread_t handle = workers_.back().native_handle();
     pthread_setname_np(handle, format_text("motet-%d", thread).substr(0, 15).c_str());
@@ -140,7 +142,7 @@ std::int64_t ThreadPool::take_pieces(std::uint32_t generation, int thread) noexc
       const auto left = static_cast<std::uint32_t>(word);
       if (static_cast<std::uint32_t>(word >> 32) != generation || left == 0) break;
       if (!share.word.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      body_(context_, share.end - left, thread);   // the claim keeps this run open, so none of these is replaced meanwhile
+      body_(context_, share.end - left, thread);  // the claim keeps this run open, so none of these is replaced meanwhile
       ++ran;
       word = share.word.load(std::memory_order_acquire);
     }
@@ -155,7 +157,8 @@ void ThreadPool::run_batch(std::int64_t first, std::int64_t pieces) noexcept {
     Share& share = shares_[static_cast<std::size_t>(t)];
     const std::int64_t begin = pieces * t / threads_, end = pieces * (t + 1) / threads_;
     share.end = first + end;
-    share.word.store(static_cast<std::uint64_t>(generation) << 32 | static_cast<std::uint64_t>(end - begin), std::memory_order_release);
+    share.word.store(static_cast<std::uint64_t>(generation) << 32 | static_cast<std::uint64_t>(end - begin),
+                     std::memory_order_release);
   }
   generation_.store(generation);
   generation_.notify_all();

@@ -11,8 +11,8 @@
 
 namespace motet {
 
-/// `threads` threads in all: the caller of run() is thread 0, the others are pinned to distinct processors of the creator's affinity
-/// mask when it has enough of them. The caller's own thread is never pinned.
+/// `threads` threads in all: the caller of run() is thread 0, the others are pinned to distinct processors of the creator's
+/// affinity mask when it has enough of them. The caller's own thread is never pinned.
 ///
 /// Pieces: thread t owns [pieces*t/threads, pieces*(t+1)/threads), takes its own in order, then helps the others, so a thread that
 /// the system took away costs one piece. Idle threads spin at most 100 us (evidence: a futex wake costs tens of us, a
@@ -27,7 +27,8 @@ class ThreadPool final : public Executor {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const noexcept override { return threads_; }
-  void run(std::int64_t pieces, void (*body)(void* context, std::int64_t piece, int thread) noexcept, void* context) noexcept override;
+  void run(std::int64_t pieces, void (*body)(void* context, std::int64_t piece, int thread) noexcept,
+           void* context) noexcept override;
   /// Processor that thread t (>= 1) is pinned to, or -1.
   int processor_of(int thread) const noexcept { return processors_[static_cast<std::size_t>(thread)]; }
 
@@ -37,22 +38,22 @@ class ThreadPool final : public Executor {
   /// a late thread see that the run it woke up for is over, without the caller waiting for it.
   struct alignas(64) Share {
     std::atomic<std::uint64_t> word{0};
-    std::int64_t end = 0;          // one past the last piece; read only by who holds an unfinished piece
+    std::int64_t end = 0;  // one past the last piece; read only by who holds an unfinished piece
   };
 
-  void work(int thread) noexcept;                          // of a worker, until stopped
+  void work(int thread) noexcept;  // of a worker, until stopped
   void run_batch(std::int64_t first, std::int64_t pieces) noexcept;
-  std::int64_t take_pieces(std::uint32_t generation, int thread) noexcept;   // how many it ran
+  std::int64_t take_pieces(std::uint32_t generation, int thread) noexcept;  // how many it ran
   void stop() noexcept;
 
   const int threads_;
   std::vector<Share> shares_;
   std::vector<int> processors_;
-  Body body_ = nullptr;            // body and context: read only by who holds an unfinished piece
+  Body body_ = nullptr;  // body and context: read only by who holds an unfinished piece
   void* context_ = nullptr;
-  alignas(64) std::atomic<std::uint32_t> generation_{0};   // also what idle workers sleep on
+  alignas(64) std::atomic<std::uint32_t> generation_{0};  // also what idle workers sleep on
   std::atomic<bool> stopping_{false};
-  alignas(64) std::atomic<std::uint32_t> unfinished_{0};   // pieces of this batch; the caller sleeps on it
+  alignas(64) std::atomic<std::uint32_t> unfinished_{0};  // pieces of this batch; the caller sleeps on it
   std::vector<std::thread> workers_;
 };
 

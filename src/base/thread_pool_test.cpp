@@ -23,7 +23,8 @@ namespace {
 
 struct Counts {
   std::vector<std::atomic<int>> of_piece, of_thread;
-  Counts(std::int64_t pieces, int threads) : of_piece(static_cast<std::size_t>(pieces)), of_thread(static_cast<std::size_t>(threads)) {}
+  Counts(std::int64_t pieces, int threads)
+      : of_piece(static_cast<std::size_t>(pieces)), of_thread(static_cast<std::size_t>(threads)) {}
 };
 void count(void* context, std::int64_t piece, int thread) noexcept {
   auto& counts = *static_cast<Counts*>(context);
@@ -38,7 +39,8 @@ TEST(ThreadPool, RunsEachPieceExactlyOnce) {
     for (const std::int64_t pieces : {0, 1, 2, 3, 5, 64, 1000, 4097}) {
       Counts counts(pieces, threads);
       pool.run(pieces, count, &counts);
-      for (std::int64_t piece = 0; piece < pieces; ++piece) ASSERT_EQ(counts.of_piece[static_cast<std::size_t>(piece)], 1) << threads << " " << piece;
+      for (std::int64_t piece = 0; piece < pieces; ++piece)
+        ASSERT_EQ(counts.of_piece[static_cast<std::size_t>(piece)], 1) << threads << " " << piece;
       std::int64_t total = 0;
       for (const auto& of_thread : counts.of_thread) total += of_thread;
       EXPECT_EQ(total, pieces);
@@ -49,16 +51,19 @@ TEST(ThreadPool, RunsEachPieceExactlyOnce) {
 TEST(ThreadPool, ManyRunsInARowSeeTheirOwnContextAndEarlierWrites) {
   ThreadPool pool(4);
   struct State {
-    std::int64_t values[5] = {};   // not atomic: run() orders one run's writes before the next
+    std::int64_t values[5] = {};  // not atomic: run() orders one run's writes before the next
     std::int64_t run = 0;
   } states[2];
   for (std::int64_t run = 0; run < 20000; ++run) {
     State& state = states[run % 2];
     state.run = run / 2;
-    pool.run(5, [](void* context, std::int64_t piece, int) noexcept {
-      auto& mine = *static_cast<State*>(context);
-      if (mine.values[piece] == mine.run) ++mine.values[piece];
-    }, &state);
+    pool.run(
+        5,
+        [](void* context, std::int64_t piece, int) noexcept {
+          auto& mine = *static_cast<State*>(context);
+          if (mine.values[piece] == mine.run) ++mine.values[piece];
+        },
+        &state);
   }
   for (const State& state : states)
     for (const std::int64_t value : state.values) EXPECT_EQ(value, 10000);
@@ -72,11 +77,14 @@ TEST(ThreadPool, OneThreadRunsOnTheCallerInOrder) {
     bool same = true;
   } log;
   log.pieces.reserve(10);
-  pool.run(10, [](void* context, std::int64_t piece, int) noexcept {
-    auto& mine = *static_cast<Log*>(context);
-    mine.pieces.push_back(piece);
-    mine.same = mine.same && std::this_thread::get_id() == mine.thread;
-  }, &log);
+  pool.run(
+      10,
+      [](void* context, std::int64_t piece, int) noexcept {
+        auto& mine = *static_cast<Log*>(context);
+        mine.pieces.push_back(piece);
+        mine.same = mine.same && std::this_thread::get_id() == mine.thread;
+      },
+      &log);
   EXPECT_TRUE(log.same);
   EXPECT_EQ(log.pieces.size(), 10u);
   EXPECT_TRUE(std::is_sorted(log.pieces.begin(), log.pieces.end()));
@@ -85,12 +93,15 @@ TEST(ThreadPool, OneThreadRunsOnTheCallerInOrder) {
 TEST(ThreadPool, APieceThatBlocksDoesNotKeepTheOthersWaiting) {
   ThreadPool pool(2);
   std::atomic<int> done{0};
-  pool.run(8, [](void* context, std::int64_t piece, int) noexcept {
-    auto& finished = *static_cast<std::atomic<int>*>(context);
-    if (piece == 0)
-      while (finished.load() < 7) std::this_thread::yield();   // all others, its owner's too, must be taken by the other thread
-    finished.fetch_add(1);
-  }, &done);
+  pool.run(
+      8,
+      [](void* context, std::int64_t piece, int) noexcept {
+        auto& finished = *static_cast<std::atomic<int>*>(context);
+        if (piece == 0)
+          while (finished.load() < 7) std::this_thread::yield();  // all others, its owner's too, must be taken by the other thread
+        finished.fetch_add(1);
+      },
+      &done);
   EXPECT_EQ(done, 8);
 }
 
@@ -104,18 +115,19 @@ TEST(ThreadPool, SubnormalsHaveTheSameBitsOnEveryThreadWhateverTheCallersFlags) 
   const auto body = [](void* context, std::int64_t, int thread) noexcept {
     auto& work = *static_cast<Work*>(context);
     work.waiting.fetch_add(1);
-    while (work.waiting.load() < 3) std::this_thread::yield();   // so that each thread takes one piece
+    while (work.waiting.load() < 3) std::this_thread::yield();  // so that each thread takes one piece
     volatile float subnormal = std::bit_cast<float>(std::uint32_t{0x00400001u});
     volatile float third = subnormal * 0.333f;
     work.bits[thread] = std::bit_cast<std::uint32_t>(float(third));
     work.state[thread] = _mm_getcsr() & 0xFFC0u;
   };
   const unsigned before = _mm_getcsr();
-  for (const unsigned flags : {0x1F80u, 0x9FC0u, 0xFFC0u}) {   // default; flush-to-zero and denormals-are-zero; round towards zero too
+  for (const unsigned flags :
+       {0x1F80u, 0x9FC0u, 0xFFC0u}) {  // default; flush-to-zero and denormals-are-zero; round towards zero too
     _mm_setcsr(flags);
     Work work;
     {
-      ThreadPool pool(3);   // workers inherit these flags from the thread that creates them
+      ThreadPool pool(3);  // workers inherit these flags from the thread that creates them
       pool.run(3, body, &work);
     }
     EXPECT_EQ(_mm_getcsr() & 0xFFC0u, flags & 0xFFC0u) << "the caller's flags come back";
@@ -123,7 +135,8 @@ TEST(ThreadPool, SubnormalsHaveTheSameBitsOnEveryThreadWhateverTheCallersFlags) 
     for (int thread = 0; thread < 3; ++thread) {
       EXPECT_EQ(work.state[thread], 0x1F80u) << thread;
       EXPECT_EQ(work.bits[thread], work.bits[0]) << thread;
-      EXPECT_EQ(work.bits[thread], std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<double>(std::bit_cast<float>(0x00400001u)) * 0.333f)));
+      EXPECT_EQ(work.bits[thread],
+                std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<double>(std::bit_cast<float>(0x00400001u)) * 0.333f)));
     }
   }
 }
@@ -132,7 +145,9 @@ TEST(ThreadPool, SubnormalsHaveTheSameBitsOnEveryThreadWhateverTheCallersFlags) 
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -140,10 +155,10 @@ TEST(ThreadPool, IdleThreadsUseNoProcessorTime) {
   ThreadPool pool(4);
   Counts counts(64, 4);
   pool.run(64, count, &counts);
-  usleep(20000);   // beyond the spin
+  usleep(20000);  // beyond the spin
   const double before = cpu_seconds();
   usleep(200000);
-  EXPECT_LT(cpu_seconds() - before, 0.02);   // one spinning thread would have used ten times as much
+  EXPECT_LT(cpu_seconds() - before, 0.02);  // one spinning thread would have used ten times as much
 }
 
 TEST(ThreadPool, WorkersHaveProcessorsOfTheirOwnOrNoneAtAll) {
@@ -160,7 +175,8 @@ TEST(ThreadPool, WorkersHaveProcessorsOfTheirOwnOrNoneAtAll) {
 }
 
 TEST(Arena, IsZeroedAlignedAndExact) {
-  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{4097}, kHugePageBytes - 1, kHugePageBytes, 3 * kHugePageBytes + 5}) {
+  for (const std::int64_t bytes :
+       {std::int64_t{1}, std::int64_t{4097}, kHugePageBytes - 1, kHugePageBytes, 3 * kHugePageBytes + 5}) {
     Arena arena(bytes, "a test");
     EXPECT_EQ(arena.bytes(), bytes);
     const auto address = reinterpret_cast<std::uintptr_t>(arena.data());

@@ -9,7 +9,7 @@ namespace motet {
 
 std::int64_t last_level_cache(const Topology& topology) noexcept {
   std::int64_t bytes = 0;
-  for (const CacheFacts& cache : topology.caches)
+  for (const CacheLevel& cache : topology.caches)
     if (cache.kind != "instruction") bytes = std::max(bytes, cache.bytes);
   return bytes;
 }

@@ -6,20 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "motet/machine.h"
-
 namespace motet {
+
+struct CacheLevel {
+  int level = 0;
+  std::string kind;  ///< "data", "instruction" or "unified"
+  std::int64_t bytes = 0;
+  int shared_by = 1;  ///< processors
+};
 
 struct NumaNode {
   int id = 0;
   std::int64_t memory_bytes = 0;
   int processors = 0;
-  int allowed_processors = 0;      ///< of this thread's affinity mask
+  int allowed_processors = 0;  ///< of this thread's affinity mask
 };
 
 /// Empty lists when the system does not tell.
 struct Topology {
-  std::vector<CacheFacts> caches;  ///< of one processor, nearest first; kind is "data", "instruction" or "unified"
+  std::vector<CacheLevel> caches;  ///< of one processor, nearest first
   std::vector<NumaNode> nodes;     ///< ascending id
 };
 Topology read_topology();

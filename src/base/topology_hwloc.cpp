@@ -34,19 +34,22 @@ Topology read_topology() {
 
   const std::vector<int> allowed = allowed_processors();
   const auto allowed_in = [&](hwloc_const_cpuset_t set) {
-    return static_cast<int>(std::count_if(allowed.begin(), allowed.end(), [&](int p) { return hwloc_bitmap_isset(set, static_cast<unsigned>(p)) != 0; }));
+    return static_cast<int>(std::count_if(allowed.begin(), allowed.end(),
+                                          [&](int p) { return hwloc_bitmap_isset(set, static_cast<unsigned>(p)) != 0; }));
   };
   const hwloc_obj_t unit = hwloc_get_pu_obj_by_os_index(raw, static_cast<unsigned>(allowed.front()));
   for (hwloc_obj_t object = unit; object != nullptr; object = object->parent) {
     if (hwloc_obj_type_is_cache(object->type) == 0) continue;
-    CacheFacts cache;
+    CacheLevel cache;
     cache.level = static_cast<int>(object->attr->cache.depth);
     cache.kind = kind_of(object->attr->cache.type);
     cache.bytes = static_cast<std::int64_t>(object->attr->cache.size);
     cache.shared_by = hwloc_bitmap_weight(object->cpuset);
     result.caches.push_back(cache);
   }
-  std::stable_sort(result.caches.begin(), result.caches.end(), [](const CacheFacts& a, const CacheFacts& b) { return a.level < b.level || (a.level == b.level && a.kind < b.kind); });
+  std::stable_sort(result.caches.begin(), result.caches.end(), [](const CacheLevel& a, const CacheLevel& b) {
+    return a.level < b.level || (a.level == b.level && a.kind < b.kind);
+  });
   for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, node)) != nullptr;)
     result.nodes.push_back({static_cast<int>(node->os_index), static_cast<std::int64_t>(node->attr->numanode.local_memory),
                             hwloc_bitmap_weight(node->cpuset), allowed_in(node->cpuset)});

@@ -40,21 +40,24 @@ Topology read_topology() {
     const auto level = integer_of(read_text(folder / "level").value_or(""));
     if (!level) break;
     const std::string type = word_in(folder / "type");
-    CacheFacts cache;
+    CacheLevel cache;
     cache.level = static_cast<int>(*level);
     cache.kind = type == "Data" ? "data" : type == "Instruction" ? "instruction" : "unified";
     cache.bytes = size_of_text(word_in(folder / "size"));
     cache.shared_by = std::max(1, static_cast<int>(list_of(read_text(folder / "shared_cpu_list").value_or("")).size()));
     result.caches.push_back(cache);
   }
-  std::stable_sort(result.caches.begin(), result.caches.end(), [](const CacheFacts& a, const CacheFacts& b) { return a.level < b.level || (a.level == b.level && a.kind < b.kind); });
+  std::stable_sort(result.caches.begin(), result.caches.end(), [](const CacheLevel& a, const CacheLevel& b) {
+    return a.level < b.level || (a.level == b.level && a.kind < b.kind);
+  });
   for (const int id : list_of(read_text(system / "node" / "has_memory").value_or(""))) {
     const path folder = system / "node" / ("node" + std::to_string(id));
     const std::vector<int> processors = list_of(read_text(folder / "cpulist").value_or(""));
     NumaNode node;
     node.id = id;
     node.processors = static_cast<int>(processors.size());
-    node.allowed_processors = static_cast<int>(std::count_if(processors.begin(), processors.end(), [&](int p) { return std::binary_search(allowed.begin(), allowed.end(), p); }));
+    node.allowed_processors = static_cast<int>(std::count_if(
+        processors.begin(), processors.end(), [&](int p) { return std::binary_search(allowed.begin(), allowed.end(), p); }));
     const std::string memory = read_text(folder / "meminfo").value_or("");
     const std::size_t total = memory.find("MemTotal:");
     if (total != std::string::npos) {

@@ -19,17 +19,28 @@ struct DTypeRow {
   bool is_float;
 };
 constexpr DTypeRow kDTypes[] = {
-    {DType::boolean, "BOOL", 8, false},         {DType::u8, "U8", 8, false},
-    {DType::i8, "I8", 8, false},                {DType::u16, "U16", 16, false},
-    {DType::i16, "I16", 16, false},             {DType::u32, "U32", 32, false},
-    {DType::i32, "I32", 32, false},             {DType::u64, "U64", 64, false},
-    {DType::i64, "I64", 64, false},             {DType::f16, "F16", 16, true},
-    {DType::bf16, "BF16", 16, true},            {DType::f32, "F32", 32, true},
-    {DType::f64, "F64", 64, true},              {DType::f8_e4m3, "F8_E4M3", 8, true},
-    {DType::f8_e5m2, "F8_E5M2", 8, true},       {DType::f8_e4m3fnuz, "F8_E4M3FNUZ", 8, true},
-    {DType::f8_e5m2fnuz, "F8_E5M2FNUZ", 8, true}, {DType::f8_e8m0, "F8_E8M0", 8, true},
-    {DType::f6_e2m3, "F6_E2M3", 6, true},       {DType::f6_e3m2, "F6_E3M2", 6, true},
-    {DType::f4, "F4", 4, true},                 {DType::c64, "C64", 64, true},
+    {DType::boolean, "BOOL", 8, false},
+    {DType::u8, "U8", 8, false},
+    {DType::i8, "I8", 8, false},
+    {DType::u16, "U16", 16, false},
+    {DType::i16, "I16", 16, false},
+    {DType::u32, "U32", 32, false},
+    {DType::i32, "I32", 32, false},
+    {DType::u64, "U64", 64, false},
+    {DType::i64, "I64", 64, false},
+    {DType::f16, "F16", 16, true},
+    {DType::bf16, "BF16", 16, true},
+    {DType::f32, "F32", 32, true},
+    {DType::f64, "F64", 64, true},
+    {DType::f8_e4m3, "F8_E4M3", 8, true},
+    {DType::f8_e5m2, "F8_E5M2", 8, true},
+    {DType::f8_e4m3fnuz, "F8_E4M3FNUZ", 8, true},
+    {DType::f8_e5m2fnuz, "F8_E5M2FNUZ", 8, true},
+    {DType::f8_e8m0, "F8_E8M0", 8, true},
+    {DType::f6_e2m3, "F6_E2M3", 6, true},
+    {DType::f6_e3m2, "F6_E3M2", 6, true},
+    {DType::f4, "F4", 4, true},
+    {DType::c64, "C64", 64, true},
 };
 
 constexpr bool rows_are_indexed_by_dtype() {
@@ -79,30 +90,50 @@ std::optional<std::int64_t> bytes_of(DType dtype, std::int64_t count) noexcept {
 double load_as_f64(DType dtype, const std::byte* element) noexcept {
   const auto byte = std::to_integer<std::uint8_t>(*element);
   switch (dtype) {
-    case DType::boolean: return byte != 0;
-    case DType::u8: return byte;
-    case DType::i8: return static_cast<std::int8_t>(byte);
-    case DType::u16: return load_unaligned<std::uint16_t>(element);
-    case DType::i16: return load_unaligned<std::int16_t>(element);
-    case DType::u32: return load_unaligned<std::uint32_t>(element);
-    case DType::i32: return load_unaligned<std::int32_t>(element);
-    case DType::u64: return static_cast<double>(load_unaligned<std::uint64_t>(element));
-    case DType::i64: return static_cast<double>(load_unaligned<std::int64_t>(element));
-    case DType::f16: return f16_to_f32(load_unaligned<std::uint16_t>(element));
-    case DType::bf16: return bf16_to_f32(load_unaligned<std::uint16_t>(element));
-    case DType::f32: return load_unaligned<float>(element);
-    case DType::f64: return load_unaligned<double>(element);
-    case DType::f8_e4m3: return e4m3_to_f32(byte);
-    case DType::f8_e5m2: return e5m2_to_f32(byte);
-    case DType::f8_e4m3fnuz: return fnuz_to_f64(byte, 3, 8);
-    case DType::f8_e5m2fnuz: return fnuz_to_f64(byte, 2, 16);
-    case DType::f8_e8m0: return e8m0_to_f32(byte);
+    case DType::boolean:
+      return byte != 0;
+    case DType::u8:
+      return byte;
+    case DType::i8:
+      return static_cast<std::int8_t>(byte);
+    case DType::u16:
+      return load_unaligned<std::uint16_t>(element);
+    case DType::i16:
+      return load_unaligned<std::int16_t>(element);
+    case DType::u32:
+      return load_unaligned<std::uint32_t>(element);
+    case DType::i32:
+      return load_unaligned<std::int32_t>(element);
+    case DType::u64:
+      return static_cast<double>(load_unaligned<std::uint64_t>(element));
+    case DType::i64:
+      return static_cast<double>(load_unaligned<std::int64_t>(element));
+    case DType::f16:
+      return f16_to_f32(load_unaligned<std::uint16_t>(element));
+    case DType::bf16:
+      return bf16_to_f32(load_unaligned<std::uint16_t>(element));
+    case DType::f32:
+      return load_unaligned<float>(element);
+    case DType::f64:
+      return load_unaligned<double>(element);
+    case DType::f8_e4m3:
+      return e4m3_to_f32(byte);
+    case DType::f8_e5m2:
+      return e5m2_to_f32(byte);
+    case DType::f8_e4m3fnuz:
+      return fnuz_to_f64(byte, 3, 8);
+    case DType::f8_e5m2fnuz:
+      return fnuz_to_f64(byte, 2, 16);
+    case DType::f8_e8m0:
+      return e8m0_to_f32(byte);
     case DType::f6_e2m3:
     case DType::f6_e3m2:
     case DType::f4:
-    case DType::c64: break;
+    case DType::c64:
+      break;
   }
-  MOTET_CHECK(false, "%.*s has no single real value of whole bytes", static_cast<int>(name_of(dtype).size()), name_of(dtype).data());
+  MOTET_CHECK(false, "%.*s has no single real value of whole bytes", static_cast<int>(name_of(dtype).size()),
+              name_of(dtype).data());
   return 0;
 }
 

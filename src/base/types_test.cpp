@@ -42,7 +42,7 @@ TEST(DType, BytesOfCountRefusesOverflowNegativesAndHalfBytes) {
 template <class T>
 double load(DType dtype, T value) {
   std::byte bytes[sizeof(T) + 1];
-  std::memcpy(bytes + 1, &value, sizeof value);   // odd address: only 1-byte alignment may be assumed
+  std::memcpy(bytes + 1, &value, sizeof value);  // odd address: only 1-byte alignment may be assumed
   return load_as_f64(dtype, bytes + 1);
 }
 

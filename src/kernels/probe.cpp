@@ -19,16 +19,18 @@ namespace {
 #define MOTET_TWELVE(M) M(0) M(1) M(2) M(3) M(4) M(5) M(6) M(7) M(8) M(9) M(10) M(11)
 #define MOTET_SIXTEEN(M) MOTET_TWELVE(M) M(12) M(13) M(14) M(15)
 
-/// NAME(iterations): EACH lists the independent sums, STEP(i) advances sum a##i, REGISTER is the asm constraint that hides the sums'
-/// equal beginnings from the compiler (it would merge them into one) and keeps their ends alive.
-#define MOTET_RATE_LOOP(NAME, TARGET, VECTOR, EACH, STEP, REGISTER, X, Y)           \
+/// NAME(iterations): EACH lists the independent sums, STEP(i) advances sum a##i, REGISTER is the asm constraint that hides the
+/// sums' equal beginnings from the compiler (it would merge them into one) and keeps their ends alive.
+#define MOTET_RATE_LOOP(NAME, TARGET, VECTOR, EACH, STEP, REGISTER, X, Y)              \
   [[gnu::target(TARGET), gnu::noinline]] void NAME(std::int64_t iterations) noexcept { \
-    const auto x = X;                                                                \
-    const auto y = Y;                                                                \
-    EACH(MOTET_DECLARE_##VECTOR)                                                     \
-    EACH(MOTET_HIDE_##REGISTER)                                                      \
-    for (; iterations > 0; --iterations) { EACH(STEP) }                              \
-    EACH(MOTET_KEEP_##REGISTER)                                                      \
+    const auto x = X;                                                                  \
+    const auto y = Y;                                                                  \
+    EACH(MOTET_DECLARE_##VECTOR)                                                       \
+    EACH(MOTET_HIDE_##REGISTER)                                                        \
+    for (; iterations > 0; --iterations) {                                             \
+      EACH(STEP)                                                                       \
+    }                                                                                  \
+    EACH(MOTET_KEEP_##REGISTER)                                                        \
   }
 
 #if defined(__x86_64__)
@@ -57,14 +59,17 @@ MOTET_RATE_LOOP(loop_int8_512, "avx512f,avx512vnni", si512, MOTET_SIXTEEN, MOTET
                 _mm512_set1_epi32(0x01020304))
 MOTET_RATE_LOOP(loop_f32_256, "avx2,fma", ps256, MOTET_TWELVE, MOTET_FMA256, x, _mm256_set1_ps(0.5f), _mm256_set1_ps(0.25f))
 
-/// SSE has no FMA: a multiplication and an addition each. The product is hidden from the compiler, which would take it out of the loop.
+/// SSE has no FMA: a multiplication and an addition each. The product is hidden from the compiler, which would take it out of the
+/// loop.
 [[gnu::noinline]] void loop_f32_128(std::int64_t iterations) noexcept {
   const __m128 x = _mm_set1_ps(0.5f);
   __m128 y2 = _mm_set1_ps(0.25f);
   MOTET_TWELVE(MOTET_DECLARE_ps128)
   MOTET_TWELVE(MOTET_HIDE_x)
   for (; iterations > 0; --iterations) {
-#define MOTET_HIDDEN_STEP(i) asm volatile("" : "+x"(y2)); MOTET_MULADD128(i)
+#define MOTET_HIDDEN_STEP(i)   \
+  asm volatile("" : "+x"(y2)); \
+  MOTET_MULADD128(i)
     MOTET_TWELVE(MOTET_HIDDEN_STEP)
   }
   MOTET_TWELVE(MOTET_KEEP_x)
@@ -83,7 +88,7 @@ MOTET_RATE_LOOP(loop_f32_256, "avx2,fma", ps256, MOTET_TWELVE, MOTET_FMA256, x, 
 
 struct RateLoop {
   void (*run)(std::int64_t iterations) noexcept = nullptr;
-  double operations = 0;   // multiplications plus additions of one iteration
+  double operations = 0;  // multiplications plus additions of one iteration
 };
 
 RateLoop loop_of(DotKind kind, const CpuFeatures& cpu) noexcept {
@@ -119,7 +124,9 @@ RateLoop loop_of(DotKind kind, const CpuFeatures& cpu) noexcept {
   const std::int64_t stream = bytes / 4;
   __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
   for (std::int64_t at = 0; at < stream; at += 128) {
-    const auto load = [&](std::int64_t place) __attribute__((target("avx512f"), always_inline)) { return _mm512_load_si512(data + place + at); };
+    const auto load = [&](std::int64_t place) __attribute__((target("avx512f"), always_inline)) {
+      return _mm512_load_si512(data + place + at);
+    };
     a = _mm512_or_si512(a, _mm512_or_si512(load(0), load(64)));
     b = _mm512_or_si512(b, _mm512_or_si512(load(stream), load(stream + 64)));
     c = _mm512_or_si512(c, _mm512_or_si512(load(2 * stream), load(2 * stream + 64)));
@@ -192,10 +199,14 @@ struct ReadWork {
 
 std::string_view name_of(DotKind kind) noexcept {
   switch (kind) {
-    case DotKind::f32_fma: return "f32_fma";
-    case DotKind::bf16_dot: return "bf16_dot";
-    case DotKind::int16_dot: return "int16_dot";
-    case DotKind::int8_dot: return "int8_dot";
+    case DotKind::f32_fma:
+      return "f32_fma";
+    case DotKind::bf16_dot:
+      return "bf16_dot";
+    case DotKind::int16_dot:
+      return "int16_dot";
+    case DotKind::int8_dot:
+      return "int8_dot";
   }
   return "";
 }
@@ -203,14 +214,17 @@ std::string_view name_of(DotKind kind) noexcept {
 double measure_dot_rate(Executor& executor, DotKind kind, const CpuFeatures& cpu, double seconds) {
   const RateLoop loop = loop_of(kind, cpu);
   if (loop.run == nullptr) return 0;
-  constexpr int kPiecesPerThread = 8;   // so that a thread the system took away delays the round by an eighth only
+  constexpr int kPiecesPerThread = 8;  // so that a thread the system took away delays the round by an eighth only
   const std::int64_t pieces = std::int64_t{kPiecesPerThread} * executor.threads();
   RateWork work{loop.run, 1000};
   const auto round = [&] {
-    executor.run(pieces, [](void* context, std::int64_t, int) noexcept {
-      const auto& mine = *static_cast<const RateWork*>(context);
-      mine.loop(mine.iterations);
-    }, &work);
+    executor.run(
+        pieces,
+        [](void* context, std::int64_t, int) noexcept {
+          const auto& mine = *static_cast<const RateWork*>(context);
+          mine.loop(mine.iterations);
+        },
+        &work);
   };
   const auto timed_round = [&] {
     const double start = now();
@@ -218,7 +232,8 @@ double measure_dot_rate(Executor& executor, DotKind kind, const CpuFeatures& cpu
     return now() - start;
   };
   const double begin = now();
-  const double wanted = std::min(seconds / 8, 5e-4);   // of one round: shorter than a time slice, so that some rounds run undisturbed
+  const double wanted =
+      std::min(seconds / 8, 5e-4);  // of one round: shorter than a time slice, so that some rounds run undisturbed
   for (int i = 0; i < 12 && std::min(timed_round(), timed_round()) < wanted / 2; ++i) work.iterations *= 2;
   double fastest = timed_round();
   for (int count = 0; count < 3 || now() - begin < seconds; ++count) fastest = std::min(fastest, timed_round());
@@ -230,10 +245,13 @@ double measure_read_rate(Executor& executor, const std::byte* data, std::int64_t
   MOTET_CHECK(reinterpret_cast<std::uintptr_t>(data) % 64 == 0);
   ReadWork work{reader_of(cpu), data};
   const double median = median_seconds(seconds, [&] {
-    executor.run(bytes / kReadPiece, [](void* context, std::int64_t piece, int) noexcept {
-      const auto& mine = *static_cast<const ReadWork*>(context);
-      mine.read(mine.data + piece * kReadPiece, kReadPiece);
-    }, &work);
+    executor.run(
+        bytes / kReadPiece,
+        [](void* context, std::int64_t piece, int) noexcept {
+          const auto& mine = *static_cast<const ReadWork*>(context);
+          mine.read(mine.data + piece * kReadPiece, kReadPiece);
+        },
+        &work);
   });
   return static_cast<double>(bytes) / median;
 }

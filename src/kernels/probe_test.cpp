@@ -15,7 +15,8 @@ TEST(Probe, ReportsZeroForInstructionsThatTheProcessorLacks) {
   ThreadPool pool(1);
   const CpuFeatures none;
   EXPECT_GT(measure_dot_rate(pool, DotKind::f32_fma, none, 0.002), 1e8);
-  for (const DotKind kind : {DotKind::bf16_dot, DotKind::int16_dot, DotKind::int8_dot}) EXPECT_EQ(measure_dot_rate(pool, kind, none, 0.002), 0) << name_of(kind);
+  for (const DotKind kind : {DotKind::bf16_dot, DotKind::int16_dot, DotKind::int8_dot})
+    EXPECT_EQ(measure_dot_rate(pool, kind, none, 0.002), 0) << name_of(kind);
   EXPECT_FALSE(bf16_dot_is_faster(none));
 }
 
@@ -39,7 +40,8 @@ TEST(Probe, ReadsEveryWidthFromWrittenMemory) {
   CpuFeatures narrow = this_cpu();
   narrow.avx512f = false;
   CpuFeatures none;
-  for (const CpuFeatures& cpu : {this_cpu(), narrow, none}) EXPECT_GT(measure_read_rate(pool, arena.data(), arena.bytes(), cpu, 0.005), 1e8);
+  for (const CpuFeatures& cpu : {this_cpu(), narrow, none})
+    EXPECT_GT(measure_read_rate(pool, arena.data(), arena.bytes(), cpu, 0.005), 1e8);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+// Zero-masked forms with a full mask cost nothing; the plain ones start from an "undefined" value that g++ 12 warns about.
+
 namespace motet::MOTET_TARGET {
 namespace {
 
@@ -23,7 +25,7 @@ MOTET_VEC void store_part(float* p, F v, std::int64_t count) { _mm512_mask_store
 MOTET_VEC F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 MOTET_VEC F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 MOTET_VEC float sum(F v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m256 half = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xFF, v, 0), _mm512_maskz_extractf32x8_ps(0xFF, v, 1));
   __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
   return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
@@ -114,7 +116,7 @@ MOTET_VEC F dot(F sums, I weights, I x) { return _mm512_dpbf16_ps(sums, (__m512b
 /// 16 bf16 entries, by the low four bits of each word; the fifth bit may be anything.
 using PairTable = I;
 MOTET_VEC PairTable pair_table(const std::uint16_t* entries) {
-  return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(entries)));
+  return _mm512_maskz_broadcast_i64x4(0xFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(entries)));
 }
 MOTET_VEC I pair_lookup(PairTable table, I index) { return _mm512_maskz_permutexvar_epi16(~__mmask32{0}, index, table); }
 
@@ -130,7 +132,7 @@ MOTET_VEC I lower_words(I v, I amount) { return _mm512_subs_epu16(v, amount); }
 /// `limit` less each dword, not below zero (words; both below 2^16).
 MOTET_VEC I at_least_zero(std::uint32_t limit, I v) { return _mm512_subs_epu16(ibroadcast(limit), v); }
 MOTET_VEC I swap_middle_bytes(I v) {
-  return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(_mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0)));
+  return _mm512_shuffle_epi8(v, _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0)));
 }
 
 /// A byte table of 128 entries, by the low seven bits of each byte.

@@ -23,9 +23,15 @@ struct Answer {
 };
 
 BackendRequest request_for(const Question& question, const Deployment& deployment, std::string_view target, int threads) {
-  return {.spec = question.spec, .deployment = deployment, .environment = question.environment, .target = target, .tokens = deployment.tokens,
-          .experts_here = question.share.experts, .intermediate_valid = question.share.intermediate,
-          .shared_intermediate_valid = question.share.shared, .threads = threads};
+  return {.spec = question.spec,
+          .deployment = deployment,
+          .environment = question.environment,
+          .target = target,
+          .tokens = deployment.tokens,
+          .experts_here = question.share.experts,
+          .intermediate_valid = question.share.intermediate,
+          .shared_intermediate_valid = question.share.shared,
+          .threads = threads};
 }
 
 std::vector<std::string> usable_targets(const Environment& environment) {
@@ -37,9 +43,11 @@ std::vector<std::string> usable_targets(const Environment& environment) {
 
 std::optional<Refusal> refuse_target(const TargetFacts& target, const Environment& environment) {
   const std::string usable = join(usable_targets(environment));
-  if (!target.compiled) return Refusal{"target_not_compiled", "a target must be compiled into this build", target.name, "one of: " + usable};
+  if (!target.compiled)
+    return Refusal{"target_not_compiled", "a target must be compiled into this build", target.name, "one of: " + usable};
   if (!target.usable)
-    return Refusal{"target_not_usable", "a target must be usable on this machine", target.name + (target.reason.empty() ? "" : " (" + target.reason + ")"), "one of: " + usable};
+    return Refusal{"target_not_usable", "a target must be usable on this machine",
+                   target.name + (target.reason.empty() ? "" : " (" + target.reason + ")"), "one of: " + usable};
   return std::nullopt;
 }
 
@@ -60,7 +68,8 @@ class Selector {
     settle_levels();
     settle_finalize();
     choose_backend();
-    if (out_.backend != nullptr) out_.storage = out_.backend->storage(request_for(question_, out_.as_planned, out_.target, out_.threads));
+    if (out_.backend != nullptr)
+      out_.storage = out_.backend->storage(request_for(question_, out_.as_planned, out_.target, out_.threads));
     report_backends();
     report_targets();
     report_levels();
@@ -118,9 +127,11 @@ class Selector {
     const std::string name(name_of(form));
     if (form == Finalize::builtin) return std::nullopt;
     if (question_.spec.router.weight_site == WeightSite::input)
-      return Refusal{name + "_weight_on_input", "rows and weights of a layer that weighs its input are no sum to be weighed again", name, "builtin"};
+      return Refusal{name + "_weight_on_input", "rows and weights of a layer that weighs its input are no sum to be weighed again",
+                     name, "builtin"};
     if (form == Finalize::unfinalized && question_.deployment.tp * question_.deployment.ep > 1)
-      return Refusal{"unfinalized_distributed", "unfinalized rows of several ranks need a hook that sums them", std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "one rank, or finalize hook"};
+      return Refusal{"unfinalized_distributed", "unfinalized rows of several ranks need a hook that sums them",
+                     std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "one rank, or finalize hook"};
     return std::nullopt;
   }
 
@@ -128,7 +139,8 @@ class Selector {
     const Environment& environment = question_.environment;
     if (!backend.has_targets) {
       if (!target_wish.empty())
-        return {"", Refusal{"backend_has_no_targets", "backend " + std::string(backend.name) + " is not compiled per target", "target " + target_wish, "no target"}};
+        return {"", Refusal{"backend_has_no_targets", "backend " + std::string(backend.name) + " is not compiled per target",
+                            "target " + target_wish, "no target"}};
       return {"", backend.supports(request_for(question_, deployment, "", out_.threads))};
     }
     std::optional<Refusal> first;
@@ -162,14 +174,16 @@ class Selector {
     std::vector<std::string> known;
     for (const BackendTraits& backend : question_.catalog.backends) known.emplace_back(backend.name);
     if (wishes_.backend.empty() || std::find(known.begin(), known.end(), wishes_.backend) != known.end()) return wishes_.backend;
-    out_.refusals.push_back({"backend_unknown", "a wished backend must be one that this build has", quoted(wishes_.backend), "one of: " + join(known)});
+    out_.refusals.push_back(
+        {"backend_unknown", "a wished backend must be one that this build has", quoted(wishes_.backend), "one of: " + join(known)});
     return "";
   }
   std::string known_target() {
     if (wishes_.target.empty() || find_target(question_.environment, wishes_.target) != nullptr) return wishes_.target;
     std::vector<std::string> known;
     for (const TargetFacts& target : question_.environment.targets) known.push_back(target.name);
-    out_.refusals.push_back({"target_unknown", "a wished target must be one that this build knows", quoted(wishes_.target), "one of: " + join(known)});
+    out_.refusals.push_back(
+        {"target_unknown", "a wished target must be one that this build knows", quoted(wishes_.target), "one of: " + join(known)});
     return "";
   }
 
@@ -193,7 +207,8 @@ class Selector {
       if (wished.backend.empty() ? !backend.eligible_unasked : backend.name != wished.backend) continue;
       if (const Answer answer = ask(backend, out_.as_planned, wished.target); answer.refusal) refusals.push_back(*answer.refusal);
     }
-    if (refusals.empty()) refusals.push_back({"no_backend", "a plan needs a backend that can run the layer", "none in this build", "a backend"});
+    if (refusals.empty())
+      refusals.push_back({"no_backend", "a plan needs a backend that can run the layer", "none in this build", "a backend"});
     return refusals;
   }
 
@@ -210,7 +225,8 @@ class Selector {
         choice.verdict = Verdict::refused;
         choice.refusal = answer.refusal;
       } else {
-        choice.reason = backend.eligible_unasked ? "can run this layer, later in selection order" : "can run this layer, taken only when wished by name";
+        choice.reason = backend.eligible_unasked ? "can run this layer, later in selection order"
+                                                 : "can run this layer, taken only when wished by name";
       }
       report(std::move(choice));
     }
@@ -220,7 +236,9 @@ class Selector {
     for (const TargetFacts& target : question_.environment.targets) {
       Choice choice{.kind = "target", .name = target.name, .refusal = refuse_target(target, question_.environment)};
       if (!choice.refusal && out_.backend != nullptr && !out_.backend->has_targets)
-        choice.refusal = Refusal{"backend_has_no_targets", "backend " + std::string(out_.backend->name) + " is not compiled per target", target.name, "no target"};
+        choice.refusal =
+            Refusal{"backend_has_no_targets", "backend " + std::string(out_.backend->name) + " is not compiled per target",
+                    target.name, "no target"};
       if (!choice.refusal && out_.backend != nullptr && target.name != out_.target)
         choice.refusal = out_.backend->supports(request_for(question_, out_.as_planned, target.name, out_.threads));
       if (choice.refusal) {
@@ -228,7 +246,8 @@ class Selector {
       } else if (out_.backend != nullptr && target.name == out_.target) {
         choice.verdict = Verdict::chosen;
         choice.substituted = !wishes_.target.empty() && target.name != wishes_.target;
-        choice.reason = (target.name == wishes_.target ? "wished" : "best that runs this layer") + (target.reason.empty() ? "" : ": " + target.reason);
+        choice.reason = (target.name == wishes_.target ? "wished" : "best that runs this layer") +
+                        (target.reason.empty() ? "" : ": " + target.reason);
       } else {
         choice.reason = "can run this layer, later in order";
       }
@@ -267,7 +286,8 @@ class Selector {
     }
     const std::string taken = "computed in " + out_.storage.arithmetic;
     report_level("arithmetic", Arithmetic::exact, &Wishes::arithmetic, taken + "; relative error at most 2e-4");
-    report_level("arithmetic", Arithmetic::bf16, &Wishes::arithmetic, taken + "; never less accurate than bf16 activations with fp32 sums" + ranked);
+    report_level("arithmetic", Arithmetic::bf16, &Wishes::arithmetic,
+                 taken + "; never less accurate than bf16 activations with fp32 sums" + ranked);
     report_level("arithmetic", Arithmetic::fast, &Wishes::arithmetic, "");
     report_level("residence", Residence::mapped, &Wishes::residence, "published bytes are used where they are");
     report_level("residence", Residence::packed, &Wishes::residence, "");
@@ -278,17 +298,27 @@ class Selector {
     const bool one = question_.deployment.tp * question_.deployment.ep == 1;
     Choice none{.kind = "strategy", .name = "none", .verdict = Verdict::chosen, .reason = "one rank: nothing is exchanged"};
     if (!one) {
-      none = {.kind = "strategy", .name = "none", .verdict = Verdict::refused,
-              .refusal = Refusal{"strategy_needs_one_rank", "without a strategy there is one rank", std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "tp 1 and ep 1"}};
+      none = {.kind = "strategy",
+              .name = "none",
+              .verdict = Verdict::refused,
+              .refusal = Refusal{"strategy_needs_one_rank", "without a strategy there is one rank",
+                                 std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "tp 1 and ep 1"}};
     }
     out_.strategy = one ? "none" : "";
     report(std::move(none));
     for (const char* name : {"all_gather", "all_to_all", "low_latency", "one_sided", "hierarchical"})
-      report({.kind = "strategy", .name = name, .verdict = Verdict::refused,
+      report({.kind = "strategy",
+              .name = name,
+              .verdict = Verdict::refused,
               .refusal = Refusal{"strategy_not_built", "exchange between ranks is not built yet", name, "one rank (tp 1, ep 1)"}});
     out_.scheduler = "external";
-    report({.kind = "scheduler", .name = "external", .verdict = Verdict::chosen, .reason = "stages run one after the other around the backend"});
-    report({.kind = "scheduler", .name = "fused", .verdict = Verdict::refused,
+    report({.kind = "scheduler",
+            .name = "external",
+            .verdict = Verdict::chosen,
+            .reason = "stages run one after the other around the backend"});
+    report({.kind = "scheduler",
+            .name = "fused",
+            .verdict = Verdict::refused,
             .refusal = Refusal{"scheduler_not_built", "no backend owns its exchange yet", "fused", "external"}});
   }
 
@@ -304,7 +334,9 @@ class Selector {
         choice.verdict = Verdict::refused;
       } else if (form == wishes_.finalize) {
         choice.verdict = Verdict::chosen;
-        choice.reason = form == Finalize::builtin ? "weigh and sum" : form == Finalize::hook ? "the hook given at creation makes and weighs each row" : "the caller gets the rows: routed experts only, no shared expert and no tail";
+        choice.reason = form == Finalize::builtin ? "weigh and sum"
+                        : form == Finalize::hook  ? "the hook given at creation makes and weighs each row"
+                                                  : "the caller gets the rows: routed experts only, no shared expert and no tail";
       } else {
         choice.reason = "possible, not asked for";
       }

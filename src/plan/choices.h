@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which backend, target, arithmetic, residence, strategy, scheduler, finalize form and threads: each name with its verdict (L11).
-// A refused wish is a refusal of the plan unless the caller allows substitution; then the best that is possible is taken and marked.
-// Never substituted: a name that nobody knows (a typing mistake is no wish) and the finalize form (it is the type of the result, L12).
+// A refused wish is a refusal of the plan unless the caller allows substitution; then the best that is possible is taken and
+// marked. Never substituted: a name that nobody knows (a typing mistake is no wish) and the finalize form (it is the type of the
+// result, L12).
 #pragma once
 
 #include <string>
@@ -27,7 +28,7 @@ struct Selection {
   std::string target, strategy, scheduler;
   int threads = 1;
   std::vector<Choice> choices;
-  std::vector<Refusal> refusals;           ///< that stand against the plan
+  std::vector<Refusal> refusals;  ///< that stand against the plan
 };
 
 Selection select(const Question& question);

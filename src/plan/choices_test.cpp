@@ -22,10 +22,14 @@ TEST(L11, EveryBackendTargetAndStrategyHasAVerdictWithAReason) {
   for (const Choice& one : plan.choices) {
     EXPECT_EQ(one.refusal.has_value(), one.verdict == Verdict::refused) << one.kind << " " << one.name;
     EXPECT_NE(one.reason.empty(), one.verdict != Verdict::refused) << one.kind << " " << one.name;
-    if (one.refusal) EXPECT_FALSE(one.refusal->code.empty() || one.refusal->rule.empty() || one.refusal->given.empty() || one.refusal->needed.empty());
+    EXPECT_FALSE(one.refusal && (one.refusal->code.empty() || one.refusal->rule.empty() || one.refusal->given.empty() ||
+                                 one.refusal->needed.empty()));
   }
   for (const char* kind : {"backend", "target", "arithmetic", "residence", "threads", "strategy", "scheduler", "finalize"})
-    EXPECT_EQ(std::count_if(plan.choices.begin(), plan.choices.end(), [&](const Choice& one) { return one.kind == kind && one.verdict == Verdict::chosen; }), 1) << kind;
+    EXPECT_EQ(std::count_if(plan.choices.begin(), plan.choices.end(),
+                            [&](const Choice& one) { return one.kind == kind && one.verdict == Verdict::chosen; }),
+              1)
+        << kind;
 }
 
 TEST(L11, TheBestBackendThatSupportsTheLayerIsChosenAndTheOthersSayWhyNot) {
@@ -117,7 +121,8 @@ TEST(L11, AnUnknownNameIsRefusedWithTheKnownOnesAndNeverSubstituted) {
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      for (const char* word : {"'narow'", "narrow", "wide", "'avx1024'", "avx512_bf16"}) EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word;
+      for (const char* word : {"'narow'", "narrow", "wide", "'avx1024'", "avx512_bf16"})
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word;
     }
   }
 }
@@ -222,7 +227,8 @@ TEST(Recipe, TheBoundFollowsTheLevelAndTheArithmetic) {
     out.arithmetic = "double";
     return out;
   };
-  EXPECT_DOUBLE_EQ(plan_with(fake::gpt_oss(), fake::with_backend("wide"), fake::environment(), doubles).value().recipe.error_bound, 2e-6);
+  EXPECT_DOUBLE_EQ(plan_with(fake::gpt_oss(), fake::with_backend("wide"), fake::environment(), doubles).value().recipe.error_bound,
+                   2e-6);
 }
 
 }  // namespace

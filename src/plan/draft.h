@@ -11,7 +11,7 @@ namespace motet {
 
 struct Draft {
   const LayerSpec& spec;
-  const Deployment& deployment;    ///< as planned: a substituted wish holds what was taken
+  const Deployment& deployment;  ///< as planned: a substituted wish holds what was taken
   const Catalog& catalog;
   Share share;
   std::string backend;

@@ -10,13 +10,15 @@
 namespace motet::fake {
 
 inline std::optional<Refusal> no_formats_but_bf16_mxfp4(const BackendRequest& request) {
-  if (request.spec.gate_up.format == "nvfp4") return Refusal{"format_not_built", "this backend has kernels for other formats", "nvfp4", "bf16 or mxfp4"};
+  if (request.spec.gate_up.format == "nvfp4")
+    return Refusal{"format_not_built", "this backend has kernels for other formats", "nvfp4", "bf16 or mxfp4"};
   return std::nullopt;
 }
 inline std::optional<Refusal> anything(const BackendRequest&) { return std::nullopt; }
 inline std::optional<Refusal> finalized_only(const BackendRequest& request) {
   if (request.deployment.wishes.finalize != Finalize::builtin)
-    return Refusal{"finalize_not_built", "this backend sums its rows itself", std::string(name_of(request.deployment.wishes.finalize)), "builtin"};
+    return Refusal{"finalize_not_built", "this backend sums its rows itself",
+                   std::string(name_of(request.deployment.wishes.finalize)), "builtin"};
   return std::nullopt;
 }
 
@@ -43,11 +45,31 @@ BackendStorage storage(const BackendRequest& request) {
 
 inline Catalog catalog() {
   Catalog catalog;
-  catalog.formats = {
-      {.name = "bf16", .about = "", .bits_per_value = 16, .values_per_block = 1, .bytes_per_block = 2},
-      {.name = "fp8_block", .about = "", .bits_per_value = 8, .values_per_block = 1, .bytes_per_block = 1, .scale_bytes = 4, .block_rows = 128, .block_cols = 128},
-      {.name = "mxfp4", .about = "", .bits_per_value = 4, .values_per_block = 32, .bytes_per_block = 16, .scale_bytes = 1, .block_rows = 1, .block_cols = 32},
-      {.name = "nvfp4", .about = "", .bits_per_value = 4, .values_per_block = 16, .bytes_per_block = 8, .scale_bytes = 1, .block_rows = 1, .block_cols = 16}};
+  catalog.formats = {{.name = "bf16", .about = "", .bits_per_value = 16, .values_per_block = 1, .bytes_per_block = 2},
+                     {.name = "fp8_block",
+                      .about = "",
+                      .bits_per_value = 8,
+                      .values_per_block = 1,
+                      .bytes_per_block = 1,
+                      .scale_bytes = 4,
+                      .block_rows = 128,
+                      .block_cols = 128},
+                     {.name = "mxfp4",
+                      .about = "",
+                      .bits_per_value = 4,
+                      .values_per_block = 32,
+                      .bytes_per_block = 16,
+                      .scale_bytes = 1,
+                      .block_rows = 1,
+                      .block_cols = 32},
+                     {.name = "nvfp4",
+                      .about = "",
+                      .bits_per_value = 4,
+                      .values_per_block = 16,
+                      .bytes_per_block = 8,
+                      .scale_bytes = 1,
+                      .block_rows = 1,
+                      .block_cols = 16}};
   catalog.backends = {{"narrow", "stores what is valid", true, true, no_formats_but_bf16_mxfp4, storage<1>},
                       {"wide", "multiples of 256", false, true, anything, storage<256>},
                       {"aligned", "multiples of 128", false, false, anything, storage<128>},
@@ -59,7 +81,10 @@ inline Environment environment() {
   Environment environment;
   environment.version = "0.1.0";
   environment.processor = "amd-26-2";
-  environment.targets = {{"avx512_bf16", true, true, "AVX-512 BF16"}, {"avx2", true, true, "AVX2"}, {"amx", false, false, ""}, {"neon", true, false, "not this processor"}};
+  environment.targets = {{"avx512_bf16", true, true, "AVX-512 BF16"},
+                         {"avx2", true, true, "AVX2"},
+                         {"amx", false, false, ""},
+                         {"neon", true, false, "not this processor"}};
   environment.arithmetic_ranking = {"bf16_dot", "f32"};
   environment.ranking_evidence = "table of processors";
   environment.threads = 2;
@@ -112,7 +137,9 @@ inline LayerSpec nemotron(std::int64_t latent) {
   return spec;
 }
 
-inline PlanResult try_plan(const LayerSpec& spec, const Deployment& deployment = {}) { return plan_with(spec, deployment, environment(), catalog()); }
+inline PlanResult try_plan(const LayerSpec& spec, const Deployment& deployment = {}) {
+  return plan_with(spec, deployment, environment(), catalog());
+}
 inline Plan plan(const LayerSpec& spec, const Deployment& deployment = {}) { return try_plan(spec, deployment).value(); }
 
 inline Deployment with_backend(const std::string& name, std::int64_t tokens = 1) {
@@ -123,7 +150,8 @@ inline Deployment with_backend(const std::string& name, std::int64_t tokens = 1)
 }
 
 inline const Choice* find_choice(const std::vector<Choice>& choices, std::string_view kind, std::string_view name) {
-  const auto found = std::find_if(choices.begin(), choices.end(), [&](const Choice& choice) { return choice.kind == kind && choice.name == name; });
+  const auto found = std::find_if(choices.begin(), choices.end(),
+                                  [&](const Choice& choice) { return choice.kind == kind && choice.name == name; });
   return found == choices.end() ? nullptr : &*found;
 }
 

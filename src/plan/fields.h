@@ -15,9 +15,9 @@ void visit_fields(Visitor& v, const Activation& value) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const RouterSpec& value) {
-  const auto& [score, selection, logit_bias, selection_bias, groups, groups_kept, group_score, normalize, normalize_epsilon, normalize_floor,
-               normalize_power, scale, scale_site, weight_site, sigmoid_weight, soft_cap, jitter, per_expert_scale, zero_experts,
-               zero_expert_kind, weight_dtype] = value;
+  const auto& [score, selection, logit_bias, selection_bias, groups, groups_kept, group_score, normalize, normalize_epsilon,
+               normalize_floor, normalize_power, scale, scale_site, weight_site, sigmoid_weight, soft_cap, jitter, per_expert_scale,
+               zero_experts, zero_expert_kind, weight_dtype] = value;
   v("score", score), v("selection", selection), v("logit_bias", logit_bias), v("selection_bias", selection_bias);
   v("groups", groups), v("groups_kept", groups_kept), v("group_score", group_score);
   v("normalize", normalize), v("normalize_epsilon", normalize_epsilon), v("normalize_floor", normalize_floor);
@@ -41,8 +41,8 @@ void visit_fields(Visitor& v, const SharedExpertSpec& value) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const LayerSpec& value) {
-  const auto& [family, layer, hidden, latent, intermediate, experts, top_k, activation, gate_up_order, gate_up, down, router, shared,
-               latent_in, latent_out, latent_norm, latent_norm_epsilon] = value;
+  const auto& [family, layer, hidden, latent, intermediate, experts, top_k, activation, gate_up_order, gate_up, down, router,
+               shared, latent_in, latent_out, latent_norm, latent_norm_epsilon] = value;
   v("family", family), v("layer", layer), v("hidden", hidden), v("latent", latent), v("intermediate", intermediate);
   v("experts", experts), v("top_k", top_k), v("activation", activation), v("gate_up_order", gate_up_order);
   v("gate_up", gate_up), v("down", down), v("router", router), v("shared", shared);
@@ -131,15 +131,17 @@ void visit_fields(Visitor& v, const Refusal& value) {
 template <class Visitor>
 void visit_fields(Visitor& v, const Choice& value) {
   const auto& [kind, name, verdict, reason, refusal, substituted] = value;
-  v("kind", kind), v("name", name), v("verdict", verdict), v("reason", reason), v("refusal", refusal), v("substituted", substituted);
+  v("kind", kind), v("name", name), v("verdict", verdict), v("reason", reason), v("refusal", refusal),
+      v("substituted", substituted);
 }
 
 template <class Visitor>
 void visit_fields(Visitor& v, const RankSlice& value) {
-  const auto& [rank, ep_rank, tp_rank, expert_begin, expert_count, intermediate_begin, intermediate_valid, intermediate_stored, shared_begin,
-               shared_valid, down_bias, reason] = value;
+  const auto& [rank, ep_rank, tp_rank, expert_begin, expert_count, intermediate_begin, intermediate_valid, intermediate_stored,
+               shared_begin, shared_valid, down_bias, reason] = value;
   v("rank", rank), v("ep_rank", ep_rank), v("tp_rank", tp_rank), v("expert_begin", expert_begin), v("expert_count", expert_count);
-  v("intermediate_begin", intermediate_begin), v("intermediate_valid", intermediate_valid), v("intermediate_stored", intermediate_stored);
+  v("intermediate_begin", intermediate_begin), v("intermediate_valid", intermediate_valid),
+      v("intermediate_stored", intermediate_stored);
   v("shared_begin", shared_begin), v("shared_valid", shared_valid), v("down_bias", down_bias), v("reason", reason);
 }
 
@@ -169,8 +171,8 @@ void visit_agreed_fields(Visitor& v, const Plan& plan) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Plan& value) {
-  const auto& [spec, deployment, environment, backend, target, strategy, scheduler, threads, widths, stages, tail, recipe, workspace, choices,
-               ranks, memory, estimates, fingerprint] = value;
+  const auto& [spec, deployment, environment, backend, target, strategy, scheduler, threads, widths, stages, tail, recipe,
+               workspace, choices, ranks, memory, estimates, fingerprint] = value;
   v("spec", spec), v("deployment", deployment), v("environment", environment);
   v("backend", backend), v("target", target), v("strategy", strategy), v("scheduler", scheduler), v("threads", threads);
   v("widths", widths), v("stages", stages), v("tail", tail), v("recipe", recipe), v("workspace", workspace), v("choices", choices);

@@ -69,7 +69,8 @@ std::string fnv1a_128(std::string_view bytes) {
   Wide hash = (Wide{0x6c62272e07bb0142u} << 64) + 0x62b821756295c58du;
   for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
   std::string digits(32, '0');
-  for (std::size_t i = 0; i < digits.size(); ++i) digits[digits.size() - 1 - i] = "0123456789abcdef"[static_cast<unsigned>(hash >> (4 * i)) & 15u];
+  for (std::size_t i = 0; i < digits.size(); ++i)
+    digits[digits.size() - 1 - i] = "0123456789abcdef"[static_cast<unsigned>(hash >> (4 * i)) & 15u];
   return digits;
 }
 

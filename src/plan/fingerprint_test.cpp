@@ -39,9 +39,12 @@ class ChangeLeaf {
     if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>) {
       if (seen_++ != which_) return;
       name = path_;
-      if constexpr (std::is_same_v<T, std::string>) value += "x";
-      else if constexpr (std::is_same_v<T, bool>) value = !value;
-      else value = static_cast<T>(static_cast<std::int64_t>(value) == 0 ? 1 : 0);
+      if constexpr (std::is_same_v<T, std::string>)
+        value += "x";
+      else if constexpr (std::is_same_v<T, bool>)
+        value = !value;
+      else
+        value = static_cast<T>(static_cast<std::int64_t>(value) == 0 ? 1 : 0);
     } else {
       visit_fields(*this, value);
     }

@@ -14,9 +14,9 @@ struct Anonymous {
 };
 
 struct MemoryQuestion {
-  std::int64_t limit = 0;                                    ///< bytes; 0 = unknown, everything fits
+  std::int64_t limit = 0;  ///< bytes; 0 = unknown, everything fits
   std::int64_t tokens = 0;
-  std::function<Anonymous(std::int64_t tokens)> allocated;   ///< pure; called again only when the asked tokens do not fit
+  std::function<Anonymous(std::int64_t tokens)> allocated;  ///< pure; called again only when the asked tokens do not fit
 };
 
 MemoryPlan make_memory(const Draft& draft, const MemoryQuestion& question);

@@ -27,7 +27,8 @@ TEST(L16, ARaggedFp8BlockHasAScaleOfItsOwn) {
 TEST(L16, OneRankOfTwoMapsItsSlice) {
   Deployment deployment;
   deployment.tp = 2;
-  const std::int64_t whole = fake::plan(fake::gpt_oss()).memory.mapped, half = fake::plan(fake::gpt_oss(), deployment).memory.mapped;
+  const std::int64_t whole = fake::plan(fake::gpt_oss()).memory.mapped,
+                     half = fake::plan(fake::gpt_oss(), deployment).memory.mapped;
   EXPECT_LT(half, whole * 51 / 100);
   EXPECT_GT(half, whole * 49 / 100);
 }

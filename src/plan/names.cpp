@@ -28,14 +28,14 @@ std::string_view name_of(StageId value) noexcept {
   return pick(kNames, value);
 }
 std::string_view name_of(TailOp value) noexcept {
-  static constexpr std::string_view kNames[] = {"truncate",   "reduce",     "scale",            "latent_norm",
-                                                "latent_out", "add_shared", "add_zero_experts", "round"};
+  static constexpr std::string_view kNames[] = {"truncate",   "reduce",           "scale", "latent_norm", "latent_out",
+                                                "add_shared", "add_zero_experts", "round"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(TailOp::round) + 1);
   return pick(kNames, value);
 }
 std::string_view name_of(AreaId value) noexcept {
-  static constexpr std::string_view kNames[] = {"logits",   "top_k_index", "top_k_weights", "counts",     "row_of",     "token_of",
-                                                "x",        "latent_x",    "permuted",      "act",        "rows",       "routed",
+  static constexpr std::string_view kNames[] = {"logits",   "top_k_index", "top_k_weights", "counts",     "row_of", "token_of",
+                                                "x",        "latent_x",    "permuted",      "act",        "rows",   "routed",
                                                 "routed_x", "routed_out",  "shared_act",    "shared_out", "scratch"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(AreaId::scratch) + 1);
   return pick(kNames, value);
@@ -77,7 +77,8 @@ std::string_view name_of(WeightSite value) noexcept {
   return pick(kNames, value);
 }
 std::string_view name_of(ActivationKind value) noexcept {
-  static constexpr std::string_view kNames[] = {"silu", "gelu_tanh", "swiglu_oai", "swiglu_clamped", "swiglu_step", "situ", "relu2"};
+  static constexpr std::string_view kNames[] = {"silu",        "gelu_tanh", "swiglu_oai", "swiglu_clamped",
+                                                "swiglu_step", "situ",      "relu2"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(ActivationKind::relu2) + 1);
   return pick(kNames, value);
 }

@@ -23,15 +23,27 @@ namespace motet {
 namespace {
 
 Draft make_draft(const Question& question, const Selection& selection, std::int64_t tokens, const BackendStorage& storage) {
-  return {.spec = question.spec, .deployment = selection.as_planned, .catalog = question.catalog, .share = question.share,
-          .backend = std::string(selection.backend->name), .storage = storage, .threads = selection.threads, .tokens = tokens};
+  return {.spec = question.spec,
+          .deployment = selection.as_planned,
+          .catalog = question.catalog,
+          .share = question.share,
+          .backend = std::string(selection.backend->name),
+          .storage = storage,
+          .threads = selection.threads,
+          .tokens = tokens};
 }
 
 /// The draft for another number of tokens than the asked ones.
 Draft redraft(const Question& question, const Selection& selection, std::int64_t tokens) {
-  const BackendRequest request{.spec = question.spec, .deployment = selection.as_planned, .environment = question.environment, .target = selection.target,
-                               .tokens = tokens, .experts_here = question.share.experts, .intermediate_valid = question.share.intermediate,
-                               .shared_intermediate_valid = question.share.shared, .threads = selection.threads};
+  const BackendRequest request{.spec = question.spec,
+                               .deployment = selection.as_planned,
+                               .environment = question.environment,
+                               .target = selection.target,
+                               .tokens = tokens,
+                               .experts_here = question.share.experts,
+                               .intermediate_valid = question.share.intermediate,
+                               .shared_intermediate_valid = question.share.shared,
+                               .threads = selection.threads};
   return make_draft(question, selection, tokens, selection.backend->storage(request));
 }
 
@@ -39,8 +51,10 @@ Draft redraft(const Question& question, const Selection& selection, std::int64_t
 std::optional<Refusal> check_areas(const std::vector<Area>& areas, const Draft& draft) {
   for (const Area& area : areas)
     if (area.bytes > kLargestSize)
-      return Refusal{"too_large", "every area of the workspace must be addressable", "area " + std::string(name_of(area.id)) + " of backend " + draft.backend, "at most 2^56 bytes"};
-  if (draft.storage.prepared > kLargestSize) return Refusal{"too_large", "prepared weights must be addressable", "backend " + draft.backend, "at most 2^56 bytes"};
+      return Refusal{"too_large", "every area of the workspace must be addressable",
+                     "area " + std::string(name_of(area.id)) + " of backend " + draft.backend, "at most 2^56 bytes"};
+  if (draft.storage.prepared > kLargestSize)
+    return Refusal{"too_large", "prepared weights must be addressable", "backend " + draft.backend, "at most 2^56 bytes"};
   return std::nullopt;
 }
 
@@ -53,7 +67,8 @@ void prove(const Plan& plan, const Draft& draft) {
   MOTET_CHECK(!breach, "workspace: %s", breach->c_str());
 }
 
-Plan write_plan(const Question& question, const Draft& draft, const Selection& selection, std::vector<Area> areas, std::vector<RankSlice> ranks) {
+Plan write_plan(const Question& question, const Draft& draft, const Selection& selection, std::vector<Area> areas,
+                std::vector<RankSlice> ranks) {
   Plan plan;
   plan.spec = question.spec;
   plan.deployment = selection.as_planned;
@@ -115,8 +130,9 @@ PlanResult plan_with(const LayerSpec& spec, const Deployment& deployment, const 
 const Plan& PlanResult::value() const {
   if (plan && plan->memory.fit != Fit::fits) {
     const MemoryPlan& memory = plan->memory;
-    throw Error(ErrorCode::would_not_fit, "the layer needs " + bytes_text(memory.peak) + " (" + bytes_text(memory.anonymous) + " allocated, " +
-                                              bytes_text(memory.mapped) + " of mapped weights) and the limit is " + bytes_text(memory.limit) + ": " + memory.advice);
+    throw Error(ErrorCode::would_not_fit, "the layer needs " + bytes_text(memory.peak) + " (" + bytes_text(memory.anonymous) +
+                                              " allocated, " + bytes_text(memory.mapped) + " of mapped weights) and the limit is " +
+                                              bytes_text(memory.limit) + ": " + memory.advice);
   }
   if (plan) return *plan;
   ErrorCode code = ErrorCode::not_supported;

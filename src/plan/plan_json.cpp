@@ -13,7 +13,9 @@ class JsonWriter {
   Json result = Json::object();
 
   template <class T>
-  void operator()(const char* name, const T& value) { result[name] = json_of(value); }
+  void operator()(const char* name, const T& value) {
+    result[name] = json_of(value);
+  }
   template <class T>
   void operator()(const char* name, const std::optional<T>& value) {
     if (value) result[name] = json_of(*value);

@@ -40,7 +40,9 @@ std::vector<std::string> wrap(const std::string& text, std::size_t width) {
 /// Columns as wide as their cells; those named in `right` are aligned right; the last takes the rest of the line.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header, std::vector<std::size_t> right = {}) : right_(std::move(right)) { rows_.push_back(std::move(header)); }
+  explicit Table(std::vector<std::string> header, std::vector<std::size_t> right = {}) : right_(std::move(right)) {
+    rows_.push_back(std::move(header));
+  }
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
   std::string text() const {
@@ -106,7 +108,8 @@ std::string section(const std::string& title, const std::string& body) { return 
 
 std::string projection_text(const ProjectionSpec& projection) {
   std::string text = projection.format;
-  if (projection.block_rows != 1 || projection.block_cols != 1) text += " " + to_string(projection.block_rows) + "x" + to_string(projection.block_cols);
+  if (projection.block_rows != 1 || projection.block_cols != 1)
+    text += " " + to_string(projection.block_rows) + "x" + to_string(projection.block_cols);
   if (projection.transposed) text += ", transposed";
   if (projection.bias) text += ", bias";
   return text;
@@ -123,12 +126,16 @@ std::string activation_text(const Activation& activation) {
 std::string router_text(const RouterSpec& router) {
   std::string text = text_of(name_of(router.score)) + ", " + text_of(name_of(router.selection));
   if (router.groups > 1)
-    text += ", " + to_string(router.groups_kept) + " of " + to_string(router.groups) + " groups by " + text_of(name_of(router.group_score));
+    text += ", " + to_string(router.groups_kept) + " of " + to_string(router.groups) + " groups by " +
+            text_of(name_of(router.group_score));
   if (router.normalize != RouterNormalize::none) text += ", normalised by " + text_of(name_of(router.normalize));
   if (router.logit_bias) text += ", logit bias";
   if (router.selection_bias) text += ", selection bias";
-  if (router.scale != 1) text += format_text(", scale %g on ", router.scale) + (router.scale_site == ScaleSite::weights ? "the weights" : "the routed sum");
-  if (router.zero_experts > 0) text += ", " + to_string(router.zero_experts) + " zero experts (" + text_of(name_of(router.zero_expert_kind)) + ")";
+  if (router.scale != 1)
+    text +=
+        format_text(", scale %g on ", router.scale) + (router.scale_site == ScaleSite::weights ? "the weights" : "the routed sum");
+  if (router.zero_experts > 0)
+    text += ", " + to_string(router.zero_experts) + " zero experts (" + text_of(name_of(router.zero_expert_kind)) + ")";
   return text + ", weight applied at " + text_of(name_of(router.weight_site));
 }
 
@@ -136,21 +143,23 @@ std::string layer_text(const Plan& plan) {
   const LayerSpec& spec = plan.spec;
   Facts facts;
   facts.line("layer", to_string(spec.layer) + " of family " + spec.family);
-  facts.line("shape", "hidden " + to_string(spec.hidden) + (spec.latent > 0 ? ", latent " + to_string(spec.latent) : "") + ", intermediate " +
-                          to_string(spec.intermediate) + ", experts " + to_string(spec.experts) + ", top_k " + to_string(spec.top_k));
+  facts.line("shape", "hidden " + to_string(spec.hidden) + (spec.latent > 0 ? ", latent " + to_string(spec.latent) : "") +
+                          ", intermediate " + to_string(spec.intermediate) + ", experts " + to_string(spec.experts) + ", top_k " +
+                          to_string(spec.top_k));
   facts.line("gate_up", projection_text(spec.gate_up) + ", " + text_of(name_of(spec.gate_up_order)));
   facts.line("down", projection_text(spec.down));
   facts.line("body", activation_text(spec.activation));
   facts.line("router", router_text(spec.router));
   if (spec.shared.intermediate > 0)
-    facts.line("shared", "intermediate " + to_string(spec.shared.intermediate) + ", " + projection_text(spec.shared.gate_up) + ", " +
-                             activation_text(spec.shared.activation) + (spec.shared.gate ? ", sigmoid gate" : ""));
+    facts.line("shared", "intermediate " + to_string(spec.shared.intermediate) + ", " + projection_text(spec.shared.gate_up) +
+                             ", " + activation_text(spec.shared.activation) + (spec.shared.gate ? ", sigmoid gate" : ""));
   if (spec.latent > 0)
-    facts.line("latent", "in " + projection_text(spec.latent_in) + "; out " + projection_text(spec.latent_out) + (spec.latent_norm ? "; norm before out" : ""));
+    facts.line("latent", "in " + projection_text(spec.latent_in) + "; out " + projection_text(spec.latent_out) +
+                             (spec.latent_norm ? "; norm before out" : ""));
   facts.line("asked", to_string(plan.deployment.tokens) + " tokens of " + text_of(name_of(plan.deployment.input)) + ", tp " +
                           to_string(plan.deployment.tp) + ", ep " + to_string(plan.deployment.ep));
-  facts.line("taken", "backend " + plan.backend + (plan.target.empty() ? "" : ", target " + plan.target) + ", arithmetic " + plan.recipe.arithmetic +
-                          ", " + to_string(plan.threads) + " threads");
+  facts.line("taken", "backend " + plan.backend + (plan.target.empty() ? "" : ", target " + plan.target) + ", arithmetic " +
+                          plan.recipe.arithmetic + ", " + to_string(plan.threads) + " threads");
   return section("Layer", facts.text());
 }
 
@@ -191,22 +200,26 @@ std::string tail_text(const Plan& plan) {
     return before == after ? (after ? yes : no) : std::string(no) + " -> " + yes;
   };
   for (const TailStep& step : plan.tail)
-    table.row({text_of(name_of(step.op)), step.width_in == step.width_out ? to_string(step.width_in) : to_string(step.width_in) + " -> " + to_string(step.width_out),
-               state(step.reduced_in, step.reduced_out, "yes", "no"), state(step.scaled_in, step.scaled_out, "settled", "owed")});
+    table.row(
+        {text_of(name_of(step.op)),
+         step.width_in == step.width_out ? to_string(step.width_in) : to_string(step.width_in) + " -> " + to_string(step.width_out),
+         state(step.reduced_in, step.reduced_out, "yes", "no"), state(step.scaled_in, step.scaled_out, "settled", "owed")});
   return section("Tail", table.text());
 }
 
 std::string recipe_text(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
   Facts facts;
-  facts.line("arithmetic", recipe.arithmetic + " for level " + text_of(name_of(plan.deployment.wishes.arithmetic)) +
-                               (recipe.wished == plan.deployment.wishes.arithmetic ? "" : " in place of " + text_of(name_of(recipe.wished))) +
-                               format_text(", relative L2 error at most %g before the output is rounded", recipe.error_bound));
-  facts.line("types", "activations " + text_of(name_of(recipe.activation)) + ", sums " + text_of(name_of(recipe.accumulator)) + ", between ranks " +
-                          text_of(name_of(recipe.wire)));
+  facts.line("arithmetic",
+             recipe.arithmetic + " for level " + text_of(name_of(plan.deployment.wishes.arithmetic)) +
+                 (recipe.wished == plan.deployment.wishes.arithmetic ? "" : " in place of " + text_of(name_of(recipe.wished))) +
+                 format_text(", relative L2 error at most %g before the output is rounded", recipe.error_bound));
+  facts.line("types", "activations " + text_of(name_of(recipe.activation)) + ", sums " + text_of(name_of(recipe.accumulator)) +
+                          ", between ranks " + text_of(name_of(recipe.wire)));
   facts.line("routing weight", "applied at " + text_of(name_of(recipe.weight_site)));
   for (const std::string& order : recipe.sum_order) facts.line(&order == &recipe.sum_order.front() ? "sums" : "", order);
-  for (const std::string& point : recipe.rounding_points) facts.line(&point == &recipe.rounding_points.front() ? "rounded" : "", point);
+  for (const std::string& point : recipe.rounding_points)
+    facts.line(&point == &recipe.rounding_points.front() ? "rounded" : "", point);
   return section("Recipe", facts.text());
 }
 
@@ -233,17 +246,21 @@ std::string memory_text(const Plan& plan) {
   facts.line("limit", memory.limit == 0 ? "unknown" : size(memory.limit));
   const std::string verdict = memory.fit == Fit::fits ? "fits" : "does not fit";
   facts.line("verdict", verdict + (memory.advice.empty() ? "" : "; " + memory.advice));
-  facts.line("one token reads", bytes_text(plan.estimates.weight_bytes_per_token) + " of weights; " + to_string(plan.estimates.parameters_active) + " of " +
+  facts.line("one token reads", bytes_text(plan.estimates.weight_bytes_per_token) + " of weights; " +
+                                    to_string(plan.estimates.parameters_active) + " of " +
                                     to_string(plan.estimates.parameters_total) + " parameters");
   return section("Memory of one rank", facts.text());
 }
 
 std::string ranks_text(const Plan& plan) {
   Table table({"rank", "ep", "tp", "experts", "intermediate", "valid", "stored", "shared", "down bias"}, {0, 1, 2, 5, 6});
-  const auto range = [](int64_t begin, int64_t count) { return count == 0 ? std::string("none") : to_string(begin) + ".." + to_string(begin + count - 1); };
+  const auto range = [](int64_t begin, int64_t count) {
+    return count == 0 ? std::string("none") : to_string(begin) + ".." + to_string(begin + count - 1);
+  };
   for (const RankSlice& slice : plan.ranks)
-    table.row({to_string(slice.rank), to_string(slice.ep_rank), to_string(slice.tp_rank), range(slice.expert_begin, slice.expert_count),
-               range(slice.intermediate_begin, slice.intermediate_valid), to_string(slice.intermediate_valid), to_string(slice.intermediate_stored),
+    table.row({to_string(slice.rank), to_string(slice.ep_rank), to_string(slice.tp_rank),
+               range(slice.expert_begin, slice.expert_count), range(slice.intermediate_begin, slice.intermediate_valid),
+               to_string(slice.intermediate_valid), to_string(slice.intermediate_stored),
                range(slice.shared_begin, slice.shared_valid), slice.down_bias ? "yes" : "no"});
   Facts why;
   why.line("why", plan.ranks.front().reason);
@@ -266,8 +283,9 @@ std::string choices_text(const Plan& plan) {
 }  // namespace
 
 std::string Plan::to_text() const {
-  return "Motet plan\n" + layer_text(*this) + widths_text(*this) + stages_text(*this) + tail_text(*this) + recipe_text(*this) + workspace_text(*this) +
-         memory_text(*this) + ranks_text(*this) + choices_text(*this) + section("Fingerprint", "  " + fingerprint + "\n");
+  return "Motet plan\n" + layer_text(*this) + widths_text(*this) + stages_text(*this) + tail_text(*this) + recipe_text(*this) +
+         workspace_text(*this) + memory_text(*this) + ranks_text(*this) + choices_text(*this) +
+         section("Fingerprint", "  " + fingerprint + "\n");
 }
 
 }  // namespace motet

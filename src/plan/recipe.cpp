@@ -6,7 +6,8 @@ namespace {
 
 std::string finalize_order(const Draft& draft) {
   if (draft.unfinalized()) return "finalize: none, the caller gets the rows";
-  if (draft.deployment.wishes.finalize == Finalize::hook) return "finalize: the hook makes t of each row and applies the weight, s = fp32(s + t), k ascending, no contraction";
+  if (draft.deployment.wishes.finalize == Finalize::hook)
+    return "finalize: the hook makes t of each row and applies the weight, s = fp32(s + t), k ascending, no contraction";
   if (draft.weight_on_input()) return "finalize: s = fp32(s + y), k ascending, no contraction; the weight is already on the input";
   return "finalize: t = fp32(w*y), s = fp32(s + t), k ascending, no contraction";
 }
@@ -28,12 +29,17 @@ Recipe make_recipe(const Draft& draft, Arithmetic wished) {
   recipe.rounding_points = draft.storage.rounding_points;
   recipe.error_bound = error_bound_of(draft.deployment.wishes.arithmetic, draft.storage.arithmetic);
   recipe.sum_order.push_back(finalize_order(draft));
-  if (draft.weight_on_input()) recipe.rounding_points.push_back("input: x*w in fp32, then once to " + std::string(name_of(recipe.activation)));
+  if (draft.weight_on_input())
+    recipe.rounding_points.push_back("input: x*w in fp32, then once to " + std::string(name_of(recipe.activation)));
   if (draft.unfinalized()) return recipe;
-  if (draft.has_latent() && draft.spec.latent_norm) recipe.sum_order.push_back("latent_norm: mean of squares in double, elements ascending");
-  if (draft.has_latent()) recipe.rounding_points.push_back("latent_out: the routed sum once to " + std::string(name_of(recipe.activation)));
-  if (draft.has_shared() && draft.spec.shared.gate) recipe.sum_order.push_back("shared gate: gate . x in fp32, sixteen partial sums over i mod 16, then ascending");
-  if (draft.has_shared() || draft.adds_zero_experts()) recipe.sum_order.push_back("tail: addends in fp32, in the order of the tail");
+  if (draft.has_latent() && draft.spec.latent_norm)
+    recipe.sum_order.push_back("latent_norm: mean of squares in double, elements ascending");
+  if (draft.has_latent())
+    recipe.rounding_points.push_back("latent_out: the routed sum once to " + std::string(name_of(recipe.activation)));
+  if (draft.has_shared() && draft.spec.shared.gate)
+    recipe.sum_order.push_back("shared gate: gate . x in fp32, sixteen partial sums over i mod 16, then ascending");
+  if (draft.has_shared() || draft.adds_zero_experts())
+    recipe.sum_order.push_back("tail: addends in fp32, in the order of the tail");
   recipe.rounding_points.push_back("output: once to " + std::string(name_of(draft.deployment.input)));
   return recipe;
 }

@@ -8,12 +8,36 @@ namespace motet {
 namespace {
 
 /// Codes that say "the question is wrong"; every other code says "not here".
-constexpr std::string_view kInvalid[] = {
-    "activation_gate",  "activation_limits", "backend_unknown",    "block_size",         "extent_not_positive", "group_too_small",
-    "groups",           "groups_kept",       "input_dtype",        "latent_projection",  "memory_limit",        "not_finite",
-    "parallel_degree",  "ranks_too_many",    "reduction_not_whole", "router_range",      "shared_projection",   "sparsemixer_top_k",
-    "target_unknown",   "threads",           "too_large", "too_many_experts", "too_many_rows",          "top_k_exceeds_experts", "top_k_exceeds_groups", "tp_exceeds_units",
-    "weight_on_input_top_k", "wish_out_of_range", "zero_expert_kind", "zero_expert_scale"};
+constexpr std::string_view kInvalid[] = {"activation_gate",
+                                         "activation_limits",
+                                         "backend_unknown",
+                                         "block_size",
+                                         "extent_not_positive",
+                                         "group_too_small",
+                                         "groups",
+                                         "groups_kept",
+                                         "input_dtype",
+                                         "latent_projection",
+                                         "memory_limit",
+                                         "not_finite",
+                                         "parallel_degree",
+                                         "ranks_too_many",
+                                         "reduction_not_whole",
+                                         "router_range",
+                                         "shared_projection",
+                                         "sparsemixer_top_k",
+                                         "target_unknown",
+                                         "threads",
+                                         "too_large",
+                                         "too_many_experts",
+                                         "too_many_rows",
+                                         "top_k_exceeds_experts",
+                                         "top_k_exceeds_groups",
+                                         "tp_exceeds_units",
+                                         "weight_on_input_top_k",
+                                         "wish_out_of_range",
+                                         "zero_expert_kind",
+                                         "zero_expert_scale"};
 
 }  // namespace
 

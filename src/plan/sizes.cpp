@@ -39,7 +39,8 @@ WeightSize matrix_size(const Catalog& catalog, const ProjectionSpec& projection,
   if (format == nullptr || rows == 0 || cols == 0) return size;
   size.parameters = bounded_product({rows, cols});
   size.bytes = bounded_product({rows, ceil_div(cols, format->values_per_block), format->bytes_per_block});
-  const std::int64_t scales = bounded_product({blocks(rows, projection.block_rows), blocks(cols, projection.block_cols), format->scale_bytes});
+  const std::int64_t scales =
+      bounded_product({blocks(rows, projection.block_rows), blocks(cols, projection.block_cols), format->scale_bytes});
   size.bytes = std::min(size.bytes + scales, kLargestSize + 1);
   if (projection.bias) add(size, vector_size(rows, kBiasBytes));
   return size;
@@ -56,7 +57,8 @@ WeightSize common_size(const Catalog& catalog, const LayerSpec& spec, std::int64
   const RouterSpec& router = spec.router;
   const std::int64_t scored = spec.experts + router.zero_experts;
   WeightSize size;
-  add(size, {.bytes = bounded_product({scored, spec.hidden, bits_of(router.weight_dtype) / 8}), .parameters = bounded_product({scored, spec.hidden})});
+  add(size, {.bytes = bounded_product({scored, spec.hidden, bits_of(router.weight_dtype) / 8}),
+             .parameters = bounded_product({scored, spec.hidden})});
   const int vectors = int{router.logit_bias} + int{router.selection_bias} + int{router.per_expert_scale};
   add(size, vector_size(scored, 4), vectors);
   if (shared_intermediate > 0) {

@@ -20,7 +20,8 @@ struct WeightSize {
   std::int64_t bytes = 0, parameters = 0;
 };
 
-/// One matrix [rows, cols] with its scales and bias. A bias element counts 4 bytes: files hold bf16 or f32, and the spec does not say.
+/// One matrix [rows, cols] with its scales and bias. A bias element counts 4 bytes: files hold bf16 or f32, and the spec does not
+/// say.
 WeightSize matrix_size(const Catalog& catalog, const ProjectionSpec& projection, std::int64_t rows, std::int64_t cols) noexcept;
 /// Gate (when there is one), up and down of one routed expert that holds `intermediate` of its rows.
 WeightSize expert_size(const Catalog& catalog, const LayerSpec& spec, std::int64_t intermediate) noexcept;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/math.h"
+#include "plan/sizes.h"
 
 namespace motet {
 namespace {
@@ -33,7 +34,8 @@ struct Split {
     std::string text = to_string(units()) + " units of " + to_string(unit) + ": ";
     const int64_t small = units() / parts, larger = units() % parts;
     if (parts > 8)
-      return text + (larger > 0 ? to_string(larger) + " x " + to_string(small + 1) + " + " : "") + to_string(parts - larger) + " x " + to_string(small);
+      return text + (larger > 0 ? to_string(larger) + " x " + to_string(small + 1) + " + " : "") + to_string(parts - larger) +
+             " x " + to_string(small);
     for (int64_t part = 0; part < parts; ++part) text += (part > 0 ? " + " : "") + to_string(small + (part < larger ? 1 : 0));
     return text;
   }
@@ -41,7 +43,8 @@ struct Split {
 
 void refuse_empty(const Split& split, const char* what, std::vector<Refusal>& out) {
   if (split.parts > split.units())
-    out.push_back({"tp_exceeds_units", std::string("every tp rank holds at least one unit of the ") + what, "tp " + to_string(split.parts),
+    out.push_back({"tp_exceeds_units", std::string("every tp rank holds at least one unit of the ") + what,
+                   "tp " + to_string(split.parts),
                    "tp <= " + to_string(split.units()) + " (units of " + to_string(split.unit) + ")"});
 }
 
@@ -51,7 +54,8 @@ int64_t slice_unit(const Catalog& catalog, const ProjectionSpec& gate_up, const 
   const FormatFacts* format = catalog.format(down.format);
   MOTET_CHECK(format != nullptr, "format %s", down.format.c_str());
   const auto edge = [](int64_t block) { return std::max<int64_t>(block, 1); };  // a scale of the whole extent is cut nowhere
-  return std::lcm(edge(gate_up.block_rows), std::lcm(edge(down.block_cols), format->values_per_block));
+  const auto common = [](int64_t a, int64_t b) { return bounded_product({a / std::gcd(a, b), b}); };
+  return common(edge(gate_up.block_rows), common(edge(down.block_cols), format->values_per_block));
 }
 
 bool shared_is_sliced(const LayerSpec& spec, const Deployment& deployment) {
@@ -71,14 +75,23 @@ Slices make_slices(const LayerSpec& spec, const Deployment& deployment, const Ca
 
   std::string reason = deployment.tp > 1 ? routed.reason() : "whole intermediate dimension";
   if (sliced) reason += "; shared: " + shared.reason();
-  if (!sliced && deployment.tp > 1 && spec.shared.intermediate > 0) reason += "; shared expert whole on every rank: the routed sum is reduced before it is added";
+  if (!sliced && deployment.tp > 1 && spec.shared.intermediate > 0)
+    reason += "; shared expert whole on every rank: the routed sum is reduced before it is added";
   if (deployment.ep > 1) reason += "; experts: " + experts.reason();
   for (int64_t rank = 0; rank < deployment.tp * deployment.ep; ++rank) {
     const int64_t ep_rank = rank / deployment.tp, tp_rank = rank % deployment.tp;
     const Piece mine = experts.piece(ep_rank), part = routed.piece(tp_rank), shared_part = shared.piece(sliced ? tp_rank : 0);
-    slices.ranks.push_back({.rank = rank, .ep_rank = ep_rank, .tp_rank = tp_rank, .expert_begin = mine.begin, .expert_count = mine.valid,
-                            .intermediate_begin = part.begin, .intermediate_valid = part.valid, .shared_begin = shared_part.begin,
-                            .shared_valid = shared_part.valid, .down_bias = tp_rank == 0, .reason = reason});
+    slices.ranks.push_back({.rank = rank,
+                            .ep_rank = ep_rank,
+                            .tp_rank = tp_rank,
+                            .expert_begin = mine.begin,
+                            .expert_count = mine.valid,
+                            .intermediate_begin = part.begin,
+                            .intermediate_valid = part.valid,
+                            .shared_begin = shared_part.begin,
+                            .shared_valid = shared_part.valid,
+                            .down_bias = tp_rank == 0,
+                            .reason = reason});
   }
   slices.share = {.experts = experts.largest(), .intermediate = routed.largest(), .shared = shared.largest()};
   return slices;

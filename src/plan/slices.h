@@ -15,16 +15,17 @@ struct Share {
 };
 
 struct Slices {
-  std::vector<RankSlice> ranks;    ///< intermediate_stored is still 0: the backend's answer fills it in
+  std::vector<RankSlice> ranks;  ///< intermediate_stored is still 0: the backend's answer fills it in
   Share share;
-  std::vector<Refusal> refusals;   ///< tp_exceeds_units
+  std::vector<Refusal> refusals;  ///< tp_exceeds_units
 };
 
-/// Smallest slice of the intermediate dimension: whole blocks of gate and up rows, whole blocks and runs of codes of down's columns.
+/// Smallest slice of the intermediate dimension: whole blocks of gate and up rows, whole blocks and runs of codes of down's
+/// columns.
 std::int64_t slice_unit(const Catalog& catalog, const ProjectionSpec& gate_up, const ProjectionSpec& down);
 
-/// True when the tp ranks split the shared expert. A latent norm is not linear, and zero experts are added to a reduced sum: the routed
-/// sum is reduced early there, and only a whole shared expert may be added to it (L5).
+/// True when the tp ranks split the shared expert. A latent norm is not linear, and zero experts are added to a reduced sum: the
+/// routed sum is reduced early there, and only a whole shared expert may be added to it (L5).
 bool shared_is_sliced(const LayerSpec& spec, const Deployment& deployment);
 
 /// Requires inputs that check_inputs passed.

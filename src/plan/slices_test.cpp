@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "plan/fake_catalog.h"
 
 namespace motet {
@@ -42,8 +44,19 @@ TEST(Slices, UnitsFollowTheFormat) {
     const char* format;
     std::int64_t unit;
   } cases[] = {{"bf16", 1}, {"mxfp4", 32}, {"nvfp4", 16}, {"fp8_block", 128}};
-  for (const auto& one : cases) EXPECT_EQ(slice_unit(fake::catalog(), fake::projection(one.format), fake::projection(one.format)), one.unit);
+  for (const auto& one : cases)
+    EXPECT_EQ(slice_unit(fake::catalog(), fake::projection(one.format), fake::projection(one.format)), one.unit);
   EXPECT_EQ(slice_unit(fake::catalog(), fake::projection("fp8_block"), fake::projection("mxfp4")), 128);
+}
+
+TEST(Slices, AScaleBlockLargerThanAnythingIsOneUnit) {
+  ProjectionSpec rows = fake::projection("fp8_block"), cols = rows;
+  rows.block_rows = std::numeric_limits<std::int64_t>::max();
+  cols.block_cols = std::numeric_limits<std::int64_t>::max() - 1;
+  EXPECT_GT(slice_unit(fake::catalog(), rows, cols), std::int64_t{1} << 55) << "saturates, never wraps";
+  rows.block_rows = 0;
+  cols.block_cols = 0;
+  EXPECT_EQ(slice_unit(fake::catalog(), rows, cols), 1) << "one scale for all is cut nowhere";
 }
 
 TEST(Slices, Intermediate704OverTwoRanksOfFp8BlocksIsNotHalved) {
@@ -119,7 +132,9 @@ TEST(Slices, MoreTpRanksThanUnitsIsRefused) {
 TEST(Slices, DownBiasIsAddedByExactlyOneTpRankOfEachExpert) {
   const Plan plan = plan_tp(fake::gpt_oss(), 4, 2);
   for (std::int64_t ep = 0; ep < 2; ++ep)
-    EXPECT_EQ(std::count_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankSlice& slice) { return slice.ep_rank == ep && slice.down_bias; }), 1);
+    EXPECT_EQ(std::count_if(plan.ranks.begin(), plan.ranks.end(),
+                            [&](const RankSlice& slice) { return slice.ep_rank == ep && slice.down_bias; }),
+              1);
 }
 
 TEST(Slices, TheSharedExpertIsSlicedByItsOwnUnitUnlessANormForbidsIt) {

@@ -45,19 +45,26 @@ const Case kBroken[] = {
     {"too_many_experts", [](LayerSpec& s, Deployment&) { s.experts = std::int64_t{1} << 31; }},
     {"activation_gate", [](LayerSpec& s, Deployment&) { s.activation.gated = false; }},
     {"activation_gate", [](LayerSpec& s, Deployment&) { s.activation = {.kind = ActivationKind::relu2, .gated = true}; }},
-    {"activation_limits", [](LayerSpec& s, Deployment&) { s.activation = {.kind = ActivationKind::relu2, .gated = false, .alpha = 1.7}; }},
+    {"activation_limits",
+     [](LayerSpec& s, Deployment&) { s.activation = {.kind = ActivationKind::relu2, .gated = false, .alpha = 1.7}; }},
     {"activation_limits", [](LayerSpec& s, Deployment&) { s.activation = {.kind = ActivationKind::situ, .alpha = 4, .limit = 0}; }},
     {"activation_limits", [](LayerSpec& s, Deployment&) { s.activation.limit = -7; }},
     {"not_finite", [](LayerSpec& s, Deployment&) { s.activation.limit = std::numeric_limits<double>::infinity(); }},
     {"format_unknown", [](LayerSpec& s, Deployment&) { s.down.format = "mxfp5"; }},
     {"block_size", [](LayerSpec& s, Deployment&) { s.gate_up.block_cols = 16; }},
+    {"block_size", [](LayerSpec& s, Deployment&) { s.gate_up.block_rows = 2; }},
+    {"block_size", [](LayerSpec& s, Deployment&) { s.gate_up = fake::projection("bf16"), s.gate_up.block_cols = 128; }},
+    {"block_size", [](LayerSpec& s, Deployment&) { s.gate_up = fake::projection("fp8_block"), s.gate_up.block_rows = -128; }},
     {"reduction_not_whole", [](LayerSpec& s, Deployment&) { s.hidden = 2896; }},
     {"reduction_not_whole", [](LayerSpec& s, Deployment&) { s.intermediate = 2888; }},
     {"shared_projection", [](LayerSpec& s, Deployment&) { s.shared.gate = true; }},
     {"format_unknown", [](LayerSpec& s, Deployment&) { s.shared.intermediate = 64; }},
     {"format_unknown", [](LayerSpec& s, Deployment&) { s.latent = 1024; }},
     {"latent_projection", [](LayerSpec& s, Deployment&) { s.latent_norm = true; }},
-    {"latent_projection", [](LayerSpec& s, Deployment&) { s.latent_in = fake::projection("bf16"); }},
+    {"latent_projection",
+     [](LayerSpec& s, Deployment&) {
+       s.latent = 1024, s.latent_in = s.latent_out = fake::projection("bf16"), s.latent_in.bias = true;
+     }},
     {"top_k_exceeds_experts", [](LayerSpec& s, Deployment&) { s.top_k = 33; }},
     {"groups", [](LayerSpec& s, Deployment&) { s.router.groups = 5; }},
     {"groups_kept", [](LayerSpec& s, Deployment&) { s.router.groups = 4, s.router.groups_kept = 5; }},
@@ -66,8 +73,10 @@ const Case kBroken[] = {
     {"sparsemixer_top_k", [](LayerSpec& s, Deployment&) { s.router.selection = RouterSelection::sparsemixer; }},
     {"zero_expert_kind", [](LayerSpec& s, Deployment&) { s.router.zero_experts = 4; }},
     {"zero_expert_kind", [](LayerSpec& s, Deployment&) { s.router.zero_expert_kind = ZeroExpertKind::drop; }},
-    {"zero_expert_scale", [](LayerSpec& s, Deployment&) {
-       s.router.zero_experts = 4, s.router.zero_expert_kind = ZeroExpertKind::identity, s.router.scale = 6, s.router.scale_site = ScaleSite::routed_sum;
+    {"zero_expert_scale",
+     [](LayerSpec& s, Deployment&) {
+       s.router.zero_experts = 4, s.router.zero_expert_kind = ZeroExpertKind::identity, s.router.scale = 6,
+       s.router.scale_site = ScaleSite::routed_sum;
      }},
     {"weight_on_input_top_k", [](LayerSpec& s, Deployment&) { s.router.weight_site = WeightSite::input; }},
     {"router_range", [](LayerSpec& s, Deployment&) { s.router.scale = std::nan(""); }},
@@ -83,7 +92,8 @@ TEST(L11, EachBrokenRuleOfSpecAndDeploymentIsRefusedByItsCode) {
     one.change(spec, deployment);
     const PlanResult result = fake::try_plan(spec, deployment);
     EXPECT_FALSE(result.plan) << one.code;
-    EXPECT_TRUE(fake::has_code(result.refusals, one.code)) << one.code << ", not " << (result.refusals.empty() ? "nothing" : result.refusals[0].code);
+    EXPECT_TRUE(fake::has_code(result.refusals, one.code))
+        << one.code << ", not " << (result.refusals.empty() ? "nothing" : result.refusals[0].code);
     for (const Refusal& refusal : result.refusals)
       EXPECT_FALSE(refusal.rule.empty() || refusal.given.empty() || refusal.needed.empty()) << refusal.code;
   }
@@ -107,7 +117,8 @@ TEST(L11, AllRefusalsAreToldAtOnce) {
     (void)result.value();
     FAIL();
   } catch (const Error& error) {
-    for (const char* word : {"'mxfp5'", "mxfp4", "top_k 33", "top_k <= 32"}) EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    for (const char* word : {"'mxfp5'", "mxfp4", "top_k 33", "top_k <= 32"})
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
 }
 
@@ -120,6 +131,8 @@ TEST(L11, PublishedOdditiesAreNotRefused) {
   ragged.gate_up = ragged.down = fake::projection("fp8_block");
   ragged.intermediate = 720;
   EXPECT_TRUE(fake::try_plan(ragged).plan) << "the last block may be ragged";
+  ragged.gate_up.block_rows = 32, ragged.gate_up.block_cols = 64;
+  EXPECT_TRUE(fake::try_plan(ragged).plan) << "the grid of fp8 scales is the checkpoint's choice";
   LayerSpec grouped = fake::gpt_oss();
   grouped.router.groups = 8, grouped.router.groups_kept = 4;
   EXPECT_TRUE(fake::try_plan(grouped).plan);

@@ -20,8 +20,8 @@ TensorType list(const char* name, DType dtype, int64_t count, RowRule rule) {
 
 /// Every tensor of the layer, once.
 struct Tensors {
-  TensorType hidden_states, logits, top_k_index, top_k_weights, counts, row_of, token_of, x, latent_x, permuted, act, rows, routed, routed_x,
-      routed_out, shared_act, shared_out, output;
+  TensorType hidden_states, logits, top_k_index, top_k_weights, counts, row_of, token_of, x, latent_x, permuted, act, rows, routed,
+      routed_x, routed_out, shared_act, shared_out, output;
 };
 
 Tensors make_tensors(const Draft& draft) {
@@ -57,7 +57,8 @@ struct Part {
 };
 
 void append(std::vector<Stage>& stages, const Part& part, std::vector<TensorType> in, std::vector<TensorType> out) {
-  stages.push_back({.id = part.id, .name = std::string(name_of(part.id)), .who = part.who, .in = std::move(in), .out = std::move(out)});
+  stages.push_back(
+      {.id = part.id, .name = std::string(name_of(part.id)), .who = part.who, .in = std::move(in), .out = std::move(out)});
 }
 
 void append_tail(std::vector<Stage>& stages, const Draft& draft, const Tensors& t) {
@@ -95,7 +96,8 @@ std::vector<Stage> make_stages(const Draft& draft) {
   std::vector<TensorType> finalized_from{t.rows, t.row_of};
   if (!draft.weight_on_input()) finalized_from.push_back(t.top_k_weights);
   if (draft.deployment.wishes.finalize == Finalize::hook) finalized_from.insert(finalized_from.end(), {t.top_k_index, t.token_of});
-  append(stages, {StageId::finalize, draft.deployment.wishes.finalize == Finalize::hook ? "hook" : "runtime"}, std::move(finalized_from), {t.routed});
+  append(stages, {StageId::finalize, draft.deployment.wishes.finalize == Finalize::hook ? "hook" : "runtime"},
+         std::move(finalized_from), {t.routed});
   if (draft.ranks() > 1) append(stages, {StageId::combine, "strategy"}, {t.routed}, {t.routed});
   append_tail(stages, draft, t);
   return stages;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tail: what happens to the combined rows until they are the output, as a program that can be checked (L5).
 //
-// State: the width, whether the sum over the tp ranks is done (reduced), whether the routed scale is applied (scaled). The sum over ep
-// ranks is the combine stage's. A stored width larger than the true one is cut first; finalize does it while it sums, without a copy.
+// State: the width, whether the sum over the tp ranks is done (reduced), whether the routed scale is applied (scaled). The sum over
+// ep ranks is the combine stage's. A stored width larger than the true one is cut first; finalize does it while it sums, without a
+// copy.
 #pragma once
 
 #include <optional>
@@ -16,9 +17,9 @@ namespace motet {
 /// What the tail starts from and must bring together.
 struct TailFacts {
   const LayerSpec& spec;
-  std::int64_t stored_width = 0;   ///< of the rows that finalize sums
-  bool reduced = true;             ///< false when tp ranks hold partial sums
-  bool shared_sliced = false;      ///< the shared expert's output is a partial sum too
+  std::int64_t stored_width = 0;  ///< of the rows that finalize sums
+  bool reduced = true;            ///< false when tp ranks hold partial sums
+  bool shared_sliced = false;     ///< the shared expert's output is a partial sum too
 };
 
 TailFacts tail_facts(const Draft& draft);

@@ -44,7 +44,8 @@ TEST(L5, ALatentLayersTailInOrder) {
   EXPECT_EQ(ops_of(make_tail({.spec = spec, .stored_width = 1024})),
             (Ops{TailOp::scale, TailOp::latent_norm, TailOp::latent_out, TailOp::add_shared, TailOp::round}));
   EXPECT_EQ(ops_of(make_tail({.spec = spec, .stored_width = 1280, .reduced = false})),
-            (Ops{TailOp::truncate, TailOp::reduce, TailOp::scale, TailOp::latent_norm, TailOp::latent_out, TailOp::add_shared, TailOp::round}));
+            (Ops{TailOp::truncate, TailOp::reduce, TailOp::scale, TailOp::latent_norm, TailOp::latent_out, TailOp::add_shared,
+                 TailOp::round}));
 }
 
 TEST(L5, APartialSharedExpertJoinsTheOneSumOverRanks) {
@@ -69,7 +70,9 @@ TEST(L5, EveryPlannedTailPassesItsCheck) {
             deployment.tp = tp;
             const PlanResult result = fake::try_plan(spec, deployment);
             ASSERT_TRUE(result.plan) << result.refusals.front().rule;
-            EXPECT_EQ(check_tail(result.plan->tail, {.spec = spec, .stored_width = result.plan->stored(Axis::down_out), .reduced = tp == 1,
+            EXPECT_EQ(check_tail(result.plan->tail, {.spec = spec,
+                                                     .stored_width = result.plan->stored(Axis::down_out),
+                                                     .reduced = tp == 1,
                                                      .shared_sliced = tp > 1 && !norm && zero == 0}),
                       std::nullopt);
           }
@@ -77,7 +80,8 @@ TEST(L5, EveryPlannedTailPassesItsCheck) {
 
 TEST(L5, AddendsOfDifferentWidthAreRefused) {
   const LayerSpec spec = fake::nemotron(0);
-  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 2816}), "add_shared: both addends have the true hidden width");
+  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 2816}),
+            "add_shared: both addends have the true hidden width");
   EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::truncate, TailOp::round}, {.spec = spec, .stored_width = 2816}),
             "add_shared: both addends have the true hidden width");
 }
@@ -86,16 +90,20 @@ TEST(L5, AddendsInDifferentReducedStatesAreRefused) {
   const LayerSpec spec = fake::nemotron(0);
   EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::reduce, TailOp::round}, {.spec = spec, .stored_width = 2688, .reduced = false}),
             "add_shared: both addends are in the same reduced state");
-  EXPECT_EQ(reason_for({TailOp::reduce, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 2688, .reduced = false, .shared_sliced = true}),
+  EXPECT_EQ(reason_for({TailOp::reduce, TailOp::add_shared, TailOp::round},
+                       {.spec = spec, .stored_width = 2688, .reduced = false, .shared_sliced = true}),
             "reduce: the partial shared expert must be in the one sum over ranks");
 }
 
 TEST(L5, TheRoutedScaleIsAppliedExactlyOnceAndNeverToTheSharedExpert) {
   const LayerSpec spec = scaled_sum(0, false);
   const TailFacts facts{.spec = spec, .stored_width = 2688};
-  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::scale, TailOp::round}, facts), "add_shared: the routed scale must not reach the shared expert");
-  EXPECT_EQ(reason_for({TailOp::scale, TailOp::scale, TailOp::add_shared, TailOp::round}, facts), "scale: the routed scale is applied exactly once");
-  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::round}, facts), "add_shared: the routed scale must not reach the shared expert");
+  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::scale, TailOp::round}, facts),
+            "add_shared: the routed scale must not reach the shared expert");
+  EXPECT_EQ(reason_for({TailOp::scale, TailOp::scale, TailOp::add_shared, TailOp::round}, facts),
+            "scale: the routed scale is applied exactly once");
+  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::round}, facts),
+            "add_shared: the routed scale must not reach the shared expert");
   const LayerSpec in_weights = fake::nemotron(0);
   EXPECT_EQ(reason_for({TailOp::scale, TailOp::add_shared, TailOp::round}, {.spec = in_weights, .stored_width = 2688}),
             "scale: the routed scale is applied exactly once");
@@ -106,18 +114,22 @@ TEST(L5, ANormIsNotLinearSoTheSumOverRanksComesFirst) {
   EXPECT_EQ(reason_for({TailOp::scale, TailOp::latent_norm, TailOp::reduce, TailOp::latent_out, TailOp::add_shared, TailOp::round},
                        {.spec = spec, .stored_width = 1024, .reduced = false}),
             "latent_norm: the norm is not linear: the sum over ranks comes first");
-  EXPECT_EQ(reason_for({TailOp::latent_norm, TailOp::scale, TailOp::latent_out, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 1024}),
+  EXPECT_EQ(reason_for({TailOp::latent_norm, TailOp::scale, TailOp::latent_out, TailOp::add_shared, TailOp::round},
+                       {.spec = spec, .stored_width = 1024}),
             "latent_norm: a scale after the norm is not a scale before it");
 }
 
 TEST(L5, ALinearLatentLayerIsReducedOnce) {
   const LayerSpec spec = fake::nemotron(1024);
-  EXPECT_EQ(reason_for({TailOp::reduce, TailOp::latent_out, TailOp::reduce, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 1024, .reduced = false}),
+  EXPECT_EQ(reason_for({TailOp::reduce, TailOp::latent_out, TailOp::reduce, TailOp::add_shared, TailOp::round},
+                       {.spec = spec, .stored_width = 1024, .reduced = false}),
             "reduce: each step at most once");
-  EXPECT_EQ(reason_for({TailOp::reduce, TailOp::latent_out, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 1024}),
-            "reduce: the sum over ranks is already done");
-  EXPECT_EQ(reason_for({TailOp::latent_out, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 1024, .reduced = false}),
-            "add_shared: both addends are in the same reduced state");
+  EXPECT_EQ(
+      reason_for({TailOp::reduce, TailOp::latent_out, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 1024}),
+      "reduce: the sum over ranks is already done");
+  EXPECT_EQ(
+      reason_for({TailOp::latent_out, TailOp::add_shared, TailOp::round}, {.spec = spec, .stored_width = 1024, .reduced = false}),
+      "add_shared: both addends are in the same reduced state");
 }
 
 TEST(L5, ZeroExpertsAreAddedOnceAfterTheSumOverRanks) {
@@ -125,8 +137,9 @@ TEST(L5, ZeroExpertsAreAddedOnceAfterTheSumOverRanks) {
   spec.shared = {};
   spec.router.zero_experts = 2;
   spec.router.zero_expert_kind = ZeroExpertKind::identity;
-  EXPECT_EQ(reason_for({TailOp::add_zero_experts, TailOp::reduce, TailOp::round}, {.spec = spec, .stored_width = 2688, .reduced = false}),
-            "add_zero_experts: every rank would add the zero experts: the sum over ranks comes first");
+  EXPECT_EQ(
+      reason_for({TailOp::add_zero_experts, TailOp::reduce, TailOp::round}, {.spec = spec, .stored_width = 2688, .reduced = false}),
+      "add_zero_experts: every rank would add the zero experts: the sum over ranks comes first");
 }
 
 TEST(L5, NoStepIsForgottenOrForeign) {
@@ -146,7 +159,8 @@ TEST(L5, NoStepIsForgottenOrForeign) {
     EXPECT_NE(reason_for(swapped, facts), "") << "swapped " << name_of(right[i]);
   }
   LayerSpec plain = fake::gpt_oss();
-  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::round}, {.spec = plain, .stored_width = 2880}), "add_shared: the layer has no such step");
+  EXPECT_EQ(reason_for({TailOp::add_shared, TailOp::round}, {.spec = plain, .stored_width = 2880}),
+            "add_shared: the layer has no such step");
 }
 
 TEST(L5, AStepThatClaimsAnotherStateIsRefused) {

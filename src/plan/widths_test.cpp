@@ -26,7 +26,8 @@ TEST(L1, EveryAxisOfTheLayerHasOneOwner) {
     const Plan plan = fake::plan(fake::nemotron(latent), fake::with_backend("wide"));
     for (const Width& width : plan.widths) {
       EXPECT_FALSE(width.owner.empty()) << name_of(width.axis);
-      EXPECT_EQ(std::count_if(plan.widths.begin(), plan.widths.end(), [&](const Width& other) { return other.axis == width.axis; }), 1);
+      EXPECT_EQ(std::count_if(plan.widths.begin(), plan.widths.end(), [&](const Width& other) { return other.axis == width.axis; }),
+                1);
     }
     EXPECT_EQ(plan.width(Axis::latent) != nullptr, latent > 0);
     EXPECT_EQ(plan.width(Axis::gate), nullptr) << "relu2 has no gate";
@@ -38,7 +39,8 @@ TEST(L1, Hidden2688IsStoredAs2816WhileTheSharedAddKeeps2688) {
   const Plan plan = fake::plan(fake::nemotron(0), fake::with_backend("wide"));
   EXPECT_EQ(plan.stored(Axis::hidden), 2816);
   EXPECT_EQ(plan.stored(Axis::down_out), 2816);
-  const auto add = std::find_if(plan.tail.begin(), plan.tail.end(), [](const TailStep& step) { return step.op == TailOp::add_shared; });
+  const auto add =
+      std::find_if(plan.tail.begin(), plan.tail.end(), [](const TailStep& step) { return step.op == TailOp::add_shared; });
   ASSERT_NE(add, plan.tail.end());
   EXPECT_EQ(add->width_in, 2688);
   EXPECT_EQ(plan.area(AreaId::shared_out)->bytes, 2688 * 4);

@@ -52,7 +52,8 @@ void need_experts(const Draft& draft, int64_t element, std::vector<Area>& areas)
   need(areas, AreaId::rows, bounded_product({rows, draft.storage.rows_width, 4}),
        {StageId::experts, draft.unfinalized() ? StageId::tail : StageId::finalize});
   if (!draft.unfinalized())
-    need(areas, AreaId::routed, bounded_product({draft.tokens, draft.spec.dispatch_width(), 4}), {StageId::finalize, StageId::tail});
+    need(areas, AreaId::routed, bounded_product({draft.tokens, draft.spec.dispatch_width(), 4}),
+         {StageId::finalize, StageId::tail});
 }
 
 void need_latent(const Draft& draft, int64_t element, std::vector<Area>& areas) {
@@ -64,8 +65,8 @@ void need_latent(const Draft& draft, int64_t element, std::vector<Area>& areas) 
 }
 
 std::string describe(const Area& area) {
-  return std::string(name_of(area.id)) + " [" + std::to_string(area.offset) + ", " + std::to_string(area.offset + area.bytes) + ") live " +
-         std::string(name_of(area.first)) + ".." + std::string(name_of(area.last));
+  return std::string(name_of(area.id)) + " [" + std::to_string(area.offset) + ", " + std::to_string(area.offset + area.bytes) +
+         ") live " + std::string(name_of(area.first)) + ".." + std::string(name_of(area.last));
 }
 
 bool overlap(const Area& a, const Area& b) { return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes; }
@@ -89,7 +90,8 @@ std::optional<std::string> check_tensor(const Workspace& workspace, const Stage&
     if (name_of(area.id) != tensor.name) continue;
     int64_t bytes = bits_of(tensor.dtype) / 8;
     for (const int64_t extent : tensor.stored) bytes = bounded_product({bytes, extent});
-    if (bytes > area.bytes) return describe(area) + " is smaller than the " + std::to_string(bytes) + " bytes that stage " + stage.name + " stores there";
+    if (bytes > area.bytes)
+      return describe(area) + " is smaller than the " + std::to_string(bytes) + " bytes that stage " + stage.name + " stores there";
     if (stage.id < area.first || area.last < stage.id) return describe(area) + " is not live in stage " + stage.name;
     return std::nullopt;
   }
@@ -129,7 +131,8 @@ bool live_together(const Area& a, const Area& b) noexcept { return a.first <= b.
 std::optional<std::string> disjoint(const std::vector<Area>& areas) {
   for (std::size_t i = 0; i < areas.size(); ++i)
     for (std::size_t j = i + 1; j < areas.size(); ++j)
-      if (live_together(areas[i], areas[j]) && overlap(areas[i], areas[j])) return describe(areas[i]) + " overlaps " + describe(areas[j]);
+      if (live_together(areas[i], areas[j]) && overlap(areas[i], areas[j]))
+        return describe(areas[i]) + " overlaps " + describe(areas[j]);
   return std::nullopt;
 }
 

@@ -23,8 +23,8 @@ bool live_together(const Area& a, const Area& b) noexcept;
 /// The proof: two areas that live together and overlap, by name; or nothing.
 std::optional<std::string> disjoint(const std::vector<Area>& areas);
 
-/// The whole proof: areas are disjoint, aligned and inside, and each tensor of a stage that lies in an area fits there at its stored
-/// extents while the area lives. The first breach by name, or nothing.
+/// The whole proof: areas are disjoint, aligned and inside, and each tensor of a stage that lies in an area fits there at its
+/// stored extents while the area lives. The first breach by name, or nothing.
 std::optional<std::string> check_workspace(const Workspace& workspace, const std::vector<Stage>& stages);
 
 }  // namespace motet

@@ -54,9 +54,13 @@ TEST(L16, TheProofAgreesWithByteByByteTruthOnRandomLayouts) {
   for (int round = 0; round < 3000; ++round) {
     std::vector<Area> areas;
     for (unsigned i = 0, count = 2 + random() % 5; i < count; ++i) {
-      const int first = static_cast<int>(random() % 11), last = first + static_cast<int>(random() % static_cast<unsigned>(11 - first));
-      areas.push_back({.id = static_cast<AreaId>(i), .offset = static_cast<std::int64_t>(random() % 1024), .bytes = static_cast<std::int64_t>(random() % 400),
-                       .first = static_cast<StageId>(first), .last = static_cast<StageId>(last)});
+      const int first = static_cast<int>(random() % 11),
+                last = first + static_cast<int>(random() % static_cast<unsigned>(11 - first));
+      areas.push_back({.id = static_cast<AreaId>(i),
+                       .offset = static_cast<std::int64_t>(random() % 1024),
+                       .bytes = static_cast<std::int64_t>(random() % 400),
+                       .first = static_cast<StageId>(first),
+                       .last = static_cast<StageId>(last)});
     }
     const bool truth = overlaps_somewhere(areas);
     (truth ? overlapping : apart) += 1;
@@ -74,8 +78,12 @@ TEST(L16, PackedRandomAreasAreDisjointAlignedAndNoLargerThanTheirSum) {
     std::vector<Area> areas;
     std::int64_t sum = 0;
     for (unsigned i = 0; i < 17; ++i) {
-      const int first = static_cast<int>(random() % 11), last = first + static_cast<int>(random() % static_cast<unsigned>(11 - first));
-      areas.push_back({.id = static_cast<AreaId>(i), .bytes = 1 + static_cast<std::int64_t>(random() % 5000), .first = static_cast<StageId>(first), .last = static_cast<StageId>(last)});
+      const int first = static_cast<int>(random() % 11),
+                last = first + static_cast<int>(random() % static_cast<unsigned>(11 - first));
+      areas.push_back({.id = static_cast<AreaId>(i),
+                       .bytes = 1 + static_cast<std::int64_t>(random() % 5000),
+                       .first = static_cast<StageId>(first),
+                       .last = static_cast<StageId>(last)});
       sum += round_up(areas.back().bytes, 64);
     }
     const Workspace workspace = pack(areas);
@@ -138,7 +146,8 @@ TEST(L16, ALatentLayersAreasHaveTheLatentWidths) {
 
 TEST(L16, ALayerHasOnlyTheAreasItNeeds) {
   const Plan plan = fake::plan(fake::gpt_oss());
-  for (const AreaId id : {AreaId::x, AreaId::latent_x, AreaId::routed_x, AreaId::routed_out, AreaId::shared_act, AreaId::shared_out})
+  for (const AreaId id :
+       {AreaId::x, AreaId::latent_x, AreaId::routed_x, AreaId::routed_out, AreaId::shared_act, AreaId::shared_out})
     EXPECT_EQ(plan.area(id), nullptr) << name_of(id);
   EXPECT_EQ(plan.memory.workspace, plan.workspace.bytes);
 }
@@ -146,14 +155,16 @@ TEST(L16, ALayerHasOnlyTheAreasItNeeds) {
 TEST(L16, EachThreadsScratchStartsOnACacheLine) {
   Deployment deployment;
   deployment.wishes.threads = 3;
-  EXPECT_EQ(fake::plan(fake::gpt_oss(), deployment).area(AreaId::scratch)->bytes, 3 * 1024) << "1000 bytes asked for by each of 3 threads";
+  EXPECT_EQ(fake::plan(fake::gpt_oss(), deployment).area(AreaId::scratch)->bytes, 3 * 1024)
+      << "1000 bytes asked for by each of 3 threads";
 }
 
 TEST(L12, UnfinalizedRowsAndTheirMapOutliveEveryStage) {
   Deployment deployment = fake::with_backend("wide", 32);
   deployment.wishes.finalize = Finalize::unfinalized;
   const Plan plan = fake::plan(fake::nemotron(0), deployment);
-  for (const AreaId id : {AreaId::rows, AreaId::row_of, AreaId::top_k_index, AreaId::top_k_weights}) EXPECT_EQ(plan.area(id)->last, StageId::tail) << name_of(id);
+  for (const AreaId id : {AreaId::rows, AreaId::row_of, AreaId::top_k_index, AreaId::top_k_weights})
+    EXPECT_EQ(plan.area(id)->last, StageId::tail) << name_of(id);
   EXPECT_EQ(plan.area(AreaId::routed), nullptr);
   EXPECT_EQ(plan.area(AreaId::shared_out), nullptr) << "the caller gets routed rows only";
 }

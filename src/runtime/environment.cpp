@@ -35,11 +35,16 @@ struct RankingRow {
 };
 constexpr RankingRow kRankings[] = {
     {"amd", 26, 0x00, 0x4F, true, "AMD Zen 5: bf16 dot 856, fp32 FMA 432 GFLOP/s on two cores (measured 2026-11-30)"},
-    {"amd", 26, 0x60, 0x7F, true, "AMD Zen 5: the bf16 dot issues as often as the fp32 FMA and does twice the work (measured on a server part)"},
-    {"amd", 25, 0x10, 0x1F, true, "AMD Zen 4: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
-    {"amd", 25, 0x60, 0x7F, true, "AMD Zen 4: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
-    {"amd", 25, 0xA0, 0xAF, true, "AMD Zen 4c: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
-    {"intel", 6, 143, 143, false, "Intel Sapphire Rapids: same core as Emerald Rapids, whose bf16 dot reaches half of its fp32 FMA rate"},
+    {"amd", 26, 0x60, 0x7F, true,
+     "AMD Zen 5: the bf16 dot issues as often as the fp32 FMA and does twice the work (measured on a server part)"},
+    {"amd", 25, 0x10, 0x1F, true,
+     "AMD Zen 4: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
+    {"amd", 25, 0x60, 0x7F, true,
+     "AMD Zen 4: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
+    {"amd", 25, 0xA0, 0xAF, true,
+     "AMD Zen 4c: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
+    {"intel", 6, 143, 143, false,
+     "Intel Sapphire Rapids: same core as Emerald Rapids, whose bf16 dot reaches half of its fp32 FMA rate"},
     {"intel", 6, 207, 207, false, "Intel Emerald Rapids: bf16 dot 171, fp32 FMA 340 GFLOP/s on two cores (measured 2026-11-30)"},
 };
 
@@ -84,11 +89,11 @@ void order_targets(std::vector<TargetFacts>& targets, const std::string& forced)
   if (forced.empty()) return;
   const auto found = std::find_if(targets.begin(), targets.end(), [&](const TargetFacts& target) { return target.name == forced; });
   if (found == targets.end())
-    throw Error(ErrorCode::not_supported, "MOTET_TARGET=" + quoted(forced) + " names no target of this build; use one of " + names_of(targets, true) +
-                                              " (all: " + names_of(targets, false) + ") or unset it");
+    throw Error(ErrorCode::not_supported, "MOTET_TARGET=" + quoted(forced) + " names no target of this build; use one of " +
+                                              names_of(targets, true) + " (all: " + names_of(targets, false) + ") or unset it");
   if (!found->usable)
-    throw Error(ErrorCode::not_supported, "MOTET_TARGET=" + quoted(forced) + " cannot be used here (" + found->reason + "); use one of " +
-                                              names_of(targets, true) + " or unset it");
+    throw Error(ErrorCode::not_supported, "MOTET_TARGET=" + quoted(forced) + " cannot be used here (" + found->reason +
+                                              "); use one of " + names_of(targets, true) + " or unset it");
   found->reason += "; first because MOTET_TARGET names it";
   std::rotate(targets.begin(), found, found + 1);
 }
@@ -111,16 +116,18 @@ void rank_arithmetics(const CpuFeatures& cpu, bool (*bf16_is_faster)(const CpuFe
     const bool known = row != std::end(kRankings);
     bf16_first = known ? row->bf16_first : bf16_is_faster(cpu);
     environment.ranking_evidence = known ? std::string(row->evidence)
-                                         : std::string("not in the table; measured here: the bf16 dot is ") + (bf16_first ? "" : "not ") +
-                                               "more than a fifth faster than the fp32 FMA";
+                                         : std::string("not in the table; measured here: the bf16 dot is ") +
+                                               (bf16_first ? "" : "not ") + "more than a fifth faster than the fp32 FMA";
   }
-  environment.arithmetic_ranking = bf16_first ? std::vector<std::string>{"bf16_dot", "f32"} : std::vector<std::string>{"f32", "bf16_dot"};
+  environment.arithmetic_ranking =
+      bf16_first ? std::vector<std::string>{"bf16_dot", "f32"} : std::vector<std::string>{"f32", "bf16_dot"};
 }
 
 std::int64_t kib_in(std::string_view meminfo, std::string_view key) {
   for (const std::string_view line : split(meminfo, "\n")) {
     const auto words = split(line, ": \t");
-    if (words.size() >= 2 && words[0] == key) return std::clamp<std::int64_t>(integer_of(words[1]).value_or(0), 0, std::int64_t{1} << 50);
+    if (words.size() >= 2 && words[0] == key)
+      return std::clamp<std::int64_t>(integer_of(words[1]).value_or(0), 0, std::int64_t{1} << 50);
   }
   return 0;
 }
@@ -128,7 +135,9 @@ std::int64_t kib_in(std::string_view meminfo, std::string_view key) {
 /// "always [madvise] never" -> "madvise".
 std::string bracketed_word(std::string_view text) {
   const std::size_t open = text.find('['), close = text.find(']');
-  return open == std::string_view::npos || close == std::string_view::npos || close < open ? "unknown" : std::string(text.substr(open + 1, close - open - 1));
+  return open == std::string_view::npos || close == std::string_view::npos || close < open
+             ? "unknown"
+             : std::string(text.substr(open + 1, close - open - 1));
 }
 
 }  // namespace

@@ -18,11 +18,11 @@ struct MachineReading {
   CpuFeatures cpu;
   int processors_online = 1, processors_in_affinity = 1;
   CgroupLimits cgroup;
-  std::int64_t memory_total = 0, memory_available = 0;   ///< bytes, of the machine
+  std::int64_t memory_total = 0, memory_available = 0;  ///< bytes, of the machine
   std::int64_t page_bytes = 4096;
   Topology topology;
-  std::string transparent_huge_pages;                    ///< "always", "madvise", "never" or "unknown"
-  std::string forced_target;                             ///< MOTET_TARGET, "" when unset
+  std::string transparent_huge_pages;  ///< "always", "madvise", "never" or "unknown"
+  std::string forced_target;           ///< MOTET_TARGET, "" when unset
 };
 MachineReading read_machine();
 

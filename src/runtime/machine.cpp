@@ -24,8 +24,8 @@ std::int64_t read_buffer_bytes(std::int64_t last_level, std::int64_t available) 
   return bytes >= std::max(2 * last_level, 8 * kReadPiece) ? bytes : 0;
 }
 
-/// Writes pages from the front until all are resident, or `deadline` passed and at least `least` bytes are: the first write of memory that
-/// a virtual machine never used takes 8 to 12 us per 4 KiB. Returns the resident bytes.
+/// Writes pages from the front until all are resident, or `deadline` passed and at least `least` bytes are: the first write of
+/// memory that a virtual machine never used takes 8 to 12 us per 4 KiB. Returns the resident bytes.
 std::int64_t touch_until(Executor& executor, Arena& arena, std::int64_t least, std::int64_t page, double deadline) {
   struct Work {
     std::byte* data;
@@ -35,10 +35,14 @@ std::int64_t touch_until(Executor& executor, Arena& arena, std::int64_t least, s
   while (touched < arena.bytes() && (touched < least || now() < deadline)) {
     Work work{arena.data() + touched, page};
     const std::int64_t pieces = std::min<std::int64_t>(2 * executor.threads(), (arena.bytes() - touched) / kReadPiece);
-    executor.run(pieces, [](void* context, std::int64_t piece, int) noexcept {
-      const auto& mine = *static_cast<const Work*>(context);
-      for (std::int64_t at = 0; at < kReadPiece; at += mine.page) *reinterpret_cast<volatile std::byte*>(mine.data + piece * kReadPiece + at) = std::byte{1};
-    }, &work);
+    executor.run(
+        pieces,
+        [](void* context, std::int64_t piece, int) noexcept {
+          const auto& mine = *static_cast<const Work*>(context);
+          for (std::int64_t at = 0; at < kReadPiece; at += mine.page)
+            *reinterpret_cast<volatile std::byte*>(mine.data + piece * kReadPiece + at) = std::byte{1};
+        },
+        &work);
     touched += pieces * kReadPiece;
   }
   return touched;
@@ -58,19 +62,22 @@ double read_rate(Executor& executor, const MachineReading& machine, double secon
 void find_thread_limits(const MachineReading& machine, std::vector<Finding>& findings) {
   const double quota = machine.cgroup.cpu_quota;
   if (quota > 0 && quota < machine.processors_in_affinity)
-    findings.push_back({format_text("the control group %s allows %.6g processors of the %d in the affinity mask", machine.cgroup.cpu_group.c_str(), quota,
-                                    machine.processors_in_affinity),
+    findings.push_back({format_text("the control group %s allows %.6g processors of the %d in the affinity mask",
+                                    machine.cgroup.cpu_group.c_str(), quota, machine.processors_in_affinity),
                         "raise its cpu.max (containers: --cpus), or accept fewer threads; a fraction of a processor is not used"});
   if (machine.processors_in_affinity < machine.processors_online)
-    findings.push_back({format_text("the affinity mask allows %d of %d processors", machine.processors_in_affinity, machine.processors_online),
-                        "start with taskset or numactl set wider, if that was not meant"});
+    findings.push_back(
+        {format_text("the affinity mask allows %d of %d processors", machine.processors_in_affinity, machine.processors_online),
+         "start with taskset or numactl set wider, if that was not meant"});
 }
 
 void find_memory_limits(const MachineReading& machine, std::vector<Finding>& findings) {
   const std::int64_t limit = machine.cgroup.memory_limit;
   if (limit > 0 && limit < machine.memory_total)
-    findings.push_back({"the control group " + machine.cgroup.memory_group + " limits memory to " + bytes_text(limit) + " of " + bytes_text(machine.memory_total),
-                        "raise its memory.max (containers: --memory) when a plan does not fit; mapped weights count too while they are in use"});
+    findings.push_back(
+        {"the control group " + machine.cgroup.memory_group + " limits memory to " + bytes_text(limit) + " of " +
+             bytes_text(machine.memory_total),
+         "raise its memory.max (containers: --memory) when a plan does not fit; mapped weights count too while they are in use"});
   if (machine.transparent_huge_pages == "never")
     findings.push_back({"transparent huge pages are off: every 4 KiB of the workspace is a page of its own",
                         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)"});
@@ -81,19 +88,23 @@ void find_nodes(const MachineReading& machine, std::vector<Finding>& findings) {
   if (nodes.size() < 2) return;
   for (const NumaNode& node : nodes)
     if (node.processors > 0 && node.allowed_processors == 0)
-      findings.push_back({format_text("no processor of memory node %d may be used", node.id),
-                          format_text("bind memory as well (numactl --membind) so that nothing is read from node %d, or allow its processors", node.id)});
+      findings.push_back(
+          {format_text("no processor of memory node %d may be used", node.id),
+           format_text("bind memory as well (numactl --membind) so that nothing is read from node %d, or allow its processors",
+                       node.id)});
   const auto used = std::count_if(nodes.begin(), nodes.end(), [](const NumaNode& node) { return node.allowed_processors > 0; });
   if (used > 1)
-    findings.push_back({format_text("threads run on %d memory nodes; mapped weights lie on the node that read them first", static_cast<int>(used)),
-                        "run one process per node (numactl --cpunodebind=N --membind=N)"});
+    findings.push_back(
+        {format_text("threads run on %d memory nodes; mapped weights lie on the node that read them first", static_cast<int>(used)),
+         "run one process per node (numactl --cpunodebind=N --membind=N)"});
 }
 
 }  // namespace
 
 std::int64_t available_memory(const MachineReading& machine) noexcept {
   const std::int64_t free_of_group = machine.cgroup.memory_limit - machine.cgroup.memory_used;
-  return machine.cgroup.memory_limit > 0 ? std::min(machine.memory_available, std::max<std::int64_t>(0, free_of_group)) : machine.memory_available;
+  return machine.cgroup.memory_limit > 0 ? std::min(machine.memory_available, std::max<std::int64_t>(0, free_of_group))
+                                         : machine.memory_available;
 }
 
 std::vector<Finding> findings_of(const MachineReading& machine, const Environment& environment) {
@@ -102,8 +113,9 @@ std::vector<Finding> findings_of(const MachineReading& machine, const Environmen
     findings.push_back({"MOTET_TARGET forces the target " + machine.forced_target, "unset MOTET_TARGET to take the best one"});
   for (const TargetFacts& target : environment.targets)
     if (target.compiled && !target.usable)
-      findings.push_back({"target " + target.name + " is not usable: " + target.reason,
-                          "nothing, when the processor has none of it; in a virtual machine pass the host's processor through (QEMU: -cpu host)"});
+      findings.push_back(
+          {"target " + target.name + " is not usable: " + target.reason,
+           "nothing, when the processor has none of it; in a virtual machine pass the host's processor through (QEMU: -cpu host)"});
   find_thread_limits(machine, findings);
   find_memory_limits(machine, findings);
   find_nodes(machine, findings);
@@ -122,7 +134,8 @@ MachineFacts machine_facts() {
   facts.memory_total = machine.memory_total;
   facts.memory_available = available_memory(machine);
   facts.transparent_huge_pages = machine.transparent_huge_pages;
-  facts.caches = machine.topology.caches;
+  for (const CacheLevel& cache : machine.topology.caches)
+    facts.caches.push_back({cache.level, cache.kind, cache.bytes, cache.shared_by});
   for (const NumaNode& node : machine.topology.nodes) facts.numa.push_back(text_of(node));
   facts.findings = findings_of(machine, facts.environment);
   return facts;
@@ -130,8 +143,9 @@ MachineFacts machine_facts() {
 
 MeasuredRates measure_rates(const RateWishes& wishes) {
   if (wishes.threads < 1 || !(wishes.budget_seconds > 0))
-    throw Error(ErrorCode::invalid_argument, format_text("rates are measured with at least one thread and a budget above zero, not %d threads and %g seconds",
-                                                         wishes.threads, wishes.budget_seconds));
+    throw Error(ErrorCode::invalid_argument,
+                format_text("rates are measured with at least one thread and a budget above zero, not %d threads and %g seconds",
+                            wishes.threads, wishes.budget_seconds));
   MeasuredRates rates;
   rates.threads = wishes.threads;
   const double begin = now();
@@ -145,7 +159,8 @@ MeasuredRates measure_rates(const RateWishes& wishes) {
     rates.int16_ops = measure(DotKind::int16_dot);
     rates.int8_ops = measure(DotKind::int8_dot);
   }
-  if (wishes.bandwidth) rates.read_bytes_per_second = read_rate(pool, machine, std::max(0.05, begin + wishes.budget_seconds - now()));
+  if (wishes.bandwidth)
+    rates.read_bytes_per_second = read_rate(pool, machine, std::max(0.05, begin + wishes.budget_seconds - now()));
   rates.seconds = now() - begin;
   return rates;
 }

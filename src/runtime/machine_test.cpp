@@ -58,7 +58,8 @@ TEST(Environment, TargetsNameWhatIsMissing) {
   MachineReading machine = machine_with("amd", 26, 2);
   const Environment all = environment_of(machine, never_asked);
   ASSERT_EQ(all.targets.size(), 4u);
-  for (const TargetFacts& target : all.targets) EXPECT_TRUE(target.compiled && target.usable) << target.name << ": " << target.reason;
+  for (const TargetFacts& target : all.targets)
+    EXPECT_TRUE(target.compiled && target.usable) << target.name << ": " << target.reason;
   EXPECT_EQ(all.targets.front().name, "avx512_bf16");
   machine.cpu.avx512vbmi = machine.cpu.avx512bf16 = false;
   const Environment some = environment_of(machine, never_asked);
@@ -86,7 +87,9 @@ TEST(L11, AForcedTargetIsTakenOrRefusedByName) {
     }
     return std::string("taken");
   };
-  EXPECT_NE(refusal("avx1024").find("names no target of this build; use one of avx512_bf16, avx512_vnni, avx2, generic"), std::string::npos) << refusal("avx1024");
+  EXPECT_NE(refusal("avx1024").find("names no target of this build; use one of avx512_bf16, avx512_vnni, avx2, generic"),
+            std::string::npos)
+      << refusal("avx1024");
   machine.cpu.avx512bf16 = false;
   EXPECT_NE(refusal("avx512_bf16").find("lacks AVX-512 BF16"), std::string::npos);
   EXPECT_NE(refusal("avx512_bf16").find("use one of avx512_vnni, avx2, generic"), std::string::npos);
@@ -137,8 +140,11 @@ TEST(Findings, EachHasARemedyAndAGoodMachineHasNone) {
   const auto findings = findings_of(machine, environment_of(machine, never_asked));
   EXPECT_EQ(findings.size(), 6u);
   for (const Finding& finding : findings) EXPECT_FALSE(finding.what.empty() || finding.remedy.empty()) << finding.what;
-  for (const char* word : {"avx512_bf16", "huge pages", "affinity mask allows", "allows 4 processors", "limits memory", "memory node 1"})
-    EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.what.find(word) != std::string::npos; })) << word;
+  for (const char* word :
+       {"avx512_bf16", "huge pages", "affinity mask allows", "allows 4 processors", "limits memory", "memory node 1"})
+    EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) {
+      return f.what.find(word) != std::string::npos;
+    })) << word;
 }
 
 TEST(MachineFacts, DescribeThisMachine) {

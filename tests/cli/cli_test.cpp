@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -80,8 +80,9 @@ TEST_F(Program, MistypedWordsAreUsageErrorsWithASuggestion) {
 }
 
 TEST_F(Program, JsonIsOneDocumentWithAVersionedSchema) {
-  for (const std::string& arguments : {std::string("doctor"), std::string("list"), "inspect " + golden_ + " --tensors", "plan " + golden_, "run " + golden_ + " --check",
-                                       "check " + golden_, "bench gpt-oss-20b --experts 4 --tokens 1 --repeat 1 --output json"}) {
+  const std::vector<std::string> calls = {"doctor", "list", "inspect " + golden_ + " --tensors", "plan " + golden_, "run " + golden_ + " --check", "check " + golden_,
+                                          "bench gpt-oss-20b --experts 4 --tokens 1 --repeat 1 --output json"};
+  for (const std::string& arguments : calls) {
     const Result result = run(arguments + (arguments.starts_with("bench") ? "" : " --json"));
     ASSERT_EQ(result.code, 0) << arguments << result.err;
     const std::string schema = result.json().at("schema").get<std::string>();
