@@ -10,13 +10,10 @@ namespace {
 struct Bf16Codec : Unscaled {
   static constexpr int kPerDword = 2, kElementBytes = 2;
   static constexpr bool kHasBf16Pairs = true;
-  [[gnu::always_inline]] void values(I raw, F* out) const {
-    out[0] = as_float(shl<16>(raw));
-    out[1] = as_float(iand(raw, ibroadcast(0xFFFF0000u)));
-  }
+  template <int S> MOTET_VEC F value(I raw) { return as_float(S == 0 ? shl<16>(raw) : iand(raw, ibroadcast(0xFFFF0000u))); }
 #if MOTET_HAS_BF16_DOT
-  static void pairs_along(I raw, I* out) { out[0] = raw; }
-  static void pairs_across(I raw, int, I* out) { out[0] = raw; }
+  template <int> MOTET_VEC I pair_along(I raw) { return raw; }
+  MOTET_VEC void pairs_across(I raw, int, I* out) { out[0] = raw; }
 #endif
 };
 

@@ -10,10 +10,7 @@ namespace {
 struct F16Codec : Unscaled {
   static constexpr int kPerDword = 2, kElementBytes = 2;
   static constexpr bool kHasBf16Pairs = false;   // ten mantissa bits
-  [[gnu::always_inline]] void values(I raw, F* out) const {
-    out[0] = f16_low(raw);
-    out[1] = f16_low(shr<16>(raw));
-  }
+  template <int S> MOTET_VEC F value(I raw) { return f16_low(shr<16 * S>(raw)); }
 };
 
 }  // namespace

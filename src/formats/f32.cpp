@@ -10,7 +10,7 @@ namespace {
 struct F32Codec : Unscaled {
   static constexpr int kPerDword = 1, kElementBytes = 4;
   static constexpr bool kHasBf16Pairs = false;
-  [[gnu::always_inline]] void values(I raw, F* out) const { out[0] = as_float(raw); }
+  template <int> MOTET_VEC F value(I raw) { return as_float(raw); }
 };
 
 }  // namespace

@@ -50,24 +50,21 @@ struct Fp8BlockCodec {
   }
 
   /// Sign to bit 31, exponent and mantissa to bits 20..26: the value times 2^-120, subnormals included.
-  [[gnu::always_inline]] void values(I raw, F* out) const {
-    const I keep = ibroadcast(0x87F00000u);
-    const F raise = broadcast(0x1p120f);
-    out[0] = mul(as_float(iand(sar<4>(shl<24>(raw)), keep)), raise);
-    out[1] = mul(as_float(iand(sar<4>(shl<16>(raw)), keep)), raise);
-    out[2] = mul(as_float(iand(sar<4>(shl<8>(raw)), keep)), raise);
-    out[3] = mul(as_float(iand(sar<4>(raw), keep)), raise);
+  template <int S> MOTET_VEC F value(I raw) {
+    return mul(as_float(iand(sar<4>(shl<24 - 8 * S>(raw)), ibroadcast(0x87F00000u))), broadcast(0x1p120f));
   }
 
 #if MOTET_HAS_BF16_DOT
   ByteTable low = byte_table(kPairs.low), high = byte_table(kPairs.high);
-  [[gnu::always_inline]] void pairs_along(I raw, I* out) const {   // bytes s and s + 2
+  template <int S> [[gnu::always_inline]] I pair_along(I raw) const {   // bytes S and S + 2
     const I upper = ior(byte_lookup(high, raw), iand(raw, ibroadcast(0x80808080u))), lower = byte_lookup(low, raw);
-    const I mask = ibroadcast(0xFF00FF00u);
-    out[0] = choose(mask, shl<8>(upper), lower);
-    out[1] = choose(mask, upper, shr<8>(lower));
+    return S == 0 ? choose(ibroadcast(0xFF00FF00u), shl<8>(upper), lower) : choose(ibroadcast(0xFF00FF00u), upper, shr<8>(lower));
   }
-  [[gnu::always_inline]] void pairs_across(I raw, int, I* out) const { pairs_along(swap_middle_bytes(raw), out); }
+  [[gnu::always_inline]] void pairs_across(I raw, int, I* out) const {
+    const I swapped = swap_middle_bytes(raw);
+    out[0] = pair_along<0>(swapped);
+    out[1] = pair_along<1>(swapped);
+  }
 #endif
 };
 

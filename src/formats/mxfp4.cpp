@@ -44,12 +44,7 @@ struct Mxfp4Codec : PackedE2m1<32, e8m0_x4> {
 
 #if MOTET_HAS_BF16_DOT
   PairTable plain = pair_table(kPairs.plain), raised = pair_table(kPairs.raised);
-  [[gnu::always_inline]] void pairs_along(I raw, I* out) const {   // nibbles s and s + 4
-    out[0] = pair_lookup(plain, raw);
-    out[1] = pair_lookup(plain, shr<4>(raw));
-    out[2] = pair_lookup(plain, shr<8>(raw));
-    out[3] = pair_lookup(plain, shr<12>(raw));
-  }
+  template <int S> [[gnu::always_inline]] I pair_along(I raw) const { return pair_lookup(plain, shr<4 * S>(raw)); }   // nibbles S, S + 4
   /// What each word is lowered by: (252 - scale byte) << 7.
   MOTET_VEC I fold_pairs(I scale) {
     const I lowered = shl<7>(at_least_zero(252, scale));

@@ -23,19 +23,17 @@ struct Nvfp4Codec : PackedE2m1<16, e4m3_x2> {
 
 #if MOTET_HAS_BF16_DOT
   PairTable plain = pair_table(kPairs.plain);
-  [[gnu::always_inline]] void pairs_along(I raw, I* out) const {
-    out[0] = pair_lookup(plain, raw);
-    out[1] = pair_lookup(plain, shr<4>(raw));
-    out[2] = pair_lookup(plain, shr<8>(raw));
-    out[3] = pair_lookup(plain, shr<12>(raw));
-  }
+  template <int S> [[gnu::always_inline]] I pair_along(I raw) const { return pair_lookup(plain, shr<4 * S>(raw)); }   // nibbles S, S + 4
   MOTET_VEC F fold_pairs(I scale) { return fold_f32(scale); }
   /// Products are exact in bf16, so their upper halves are all of them.
   [[gnu::always_inline]] void pairs_across(I raw, F scale, I* out) const {
-    F value[8];
-    values(raw, value);
-    for (int s = 0; s < 4; ++s)
-      out[s] = choose(ibroadcast(0xFFFF0000u), as_dwords(mul(value[2 * s + 1], scale)), shr<16>(as_dwords(mul(value[2 * s], scale))));
+    out[0] = product_pair<0>(raw, scale);
+    out[1] = product_pair<2>(raw, scale);
+    out[2] = product_pair<4>(raw, scale);
+    out[3] = product_pair<6>(raw, scale);
+  }
+  template <int S> [[gnu::always_inline]] I product_pair(I raw, F scale) const {
+    return choose(ibroadcast(0xFFFF0000u), as_dwords(mul(value<S + 1>(raw), scale)), shr<16>(as_dwords(mul(value<S>(raw), scale))));
   }
 #endif
 };

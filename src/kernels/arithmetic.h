@@ -19,13 +19,17 @@ struct F32 {
   static constexpr std::int64_t kUnit = 1, kBytes = 4;
   using Vector = F;
 
-  template <class Codec> MOTET_VEC void along(const Codec& codec, I raw, F* out) { codec.values(raw, out); }
+  template <class Codec, int S> MOTET_VEC F along(const Codec& codec, I raw) { return codec.template value<S>(raw); }
   template <class Codec> MOTET_VEC auto fold(I scale) { return Codec::fold_f32(scale); }
   template <class Codec, class Fold> MOTET_VEC void across(const Codec& codec, I raw, const Fold& fold, F* out) {
-    codec.values(raw, out);
+    values<0>(codec, raw, out);
     if constexpr (Codec::kFoldBlock > 0) {
       for (int s = 0; s < Codec::kPerDword; ++s) out[s] = mul(out[s], fold);
     }
+  }
+  template <int S, class Codec> MOTET_VEC void values(const Codec& codec, I raw, F* out) {
+    out[S] = codec.template value<S>(raw);
+    if constexpr (S + 1 < Codec::kPerDword) values<S + 1>(codec, raw, out);
   }
   MOTET_VEC F load_x(const std::byte* x) { return load(reinterpret_cast<const float*>(x)); }
   MOTET_VEC F load_panel(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
@@ -46,7 +50,7 @@ struct Bf16Dot {
   static constexpr std::int64_t kUnit = 2, kBytes = 2;
   using Vector = I;
 
-  template <class Codec> MOTET_VEC void along(const Codec& codec, I raw, I* out) { codec.pairs_along(raw, out); }
+  template <class Codec, int S> MOTET_VEC I along(const Codec& codec, I raw) { return codec.template pair_along<S>(raw); }
   template <class Codec> MOTET_VEC auto fold(I scale) { return Codec::fold_pairs(scale); }
   template <class Codec, class Fold> MOTET_VEC void across(const Codec& codec, I raw, const Fold& fold, I* out) {
     codec.pairs_across(raw, fold, out);

@@ -43,16 +43,7 @@ struct PackedE2m1 {
     return kLanes(copy);
   }
 
-  [[gnu::always_inline]] void values(I raw, F* out) const {
-    out[0] = lookup(table, raw);
-    out[1] = lookup(table, shr<4>(raw));
-    out[2] = lookup(table, shr<8>(raw));
-    out[3] = lookup(table, shr<12>(raw));
-    out[4] = lookup(table, shr<16>(raw));
-    out[5] = lookup(table, shr<20>(raw));
-    out[6] = lookup(table, shr<24>(raw));
-    out[7] = lookup(table, shr<28>(raw));
-  }
+  template <int S> [[gnu::always_inline]] F value(I raw) const { return lookup(table, shr<4 * S>(raw)); }
 };
 
 }  // namespace

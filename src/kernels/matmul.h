@@ -4,8 +4,8 @@
 // A codec tells how 4 stored bytes become values. It is a struct with
 //   kPerDword          values per dword: 1, 2, 4, 8, in k order from the low end
 //   kElementBytes      bytes per element; 0 = packed along k, never transposed
-//   values(I, F*)      the codes of 16 dwords as fp32, without scale
-//   kHasBf16Pairs      values exact in bf16: pairs_along(I, I*), pairs_across(I, fold, I*) (arithmetic.h; only with the bf16 dot)
+//   value<S>(I)        the value of place S in 16 dwords as fp32, without block scale
+//   kHasBf16Pairs      values exact in bf16: pair_along<S>(I), pairs_across(I, fold, I*) (arithmetic.h; only with the bf16 dot)
 //   kStepScale         `few` sums 64 stored bytes, then multiplies by step_scale() in fp32
 //   kFoldBlock         columns whose scale byte is folded into a panel exactly, by fold_f32 / fold_pairs; 0 = none
 //   row_folds()        where kFoldBlock > 0: folding is exact for this row; other rows of `many` are computed by `few`

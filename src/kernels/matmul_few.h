@@ -47,21 +47,29 @@ template <class Codec, class A>
   }
 }
 
-/// Adds the products of 64 stored bytes of one row to the sums of T tokens.
-template <class Codec, class A, int T>
-MOTET_VEC void add_step(const Codec& codec, I raw, F scale, const std::byte* x, std::int64_t x_stride, F* sums) {
-  constexpr int kVectors = Codec::kPerDword / A::kUnit;
-  typename A::Vector weights[kVectors];
-  A::along(codec, raw, weights);
+/// Vectors S and on of 64 stored bytes of R rows, times the activations of T tokens. One decoded vector per row and one of
+/// activations are live at a time: sums and parts take the registers.
+template <class Codec, class A, int R, int T, int S>
+MOTET_VEC void add_vectors(const Codec& codec, const I (&raw)[R], const std::byte* x, std::int64_t x_stride, F (&sums)[R][T]) {
+  typename A::Vector weights[R];
+  for (int r = 0; r < R; ++r) weights[r] = A::template along<Codec, S>(codec, raw[r]);
   for (int t = 0; t < T; ++t) {
-    const std::byte* xt = x + t * x_stride;
-    if constexpr (Codec::kStepScale) {
-      F part = A::first(weights[0], A::load_x(xt));
-      for (int s = 1; s < kVectors; ++s) part = A::add(part, weights[s], A::load_x(xt + 64 * s));
-      sums[t] = fma(part, scale, sums[t]);
-    } else {
-      for (int s = 0; s < kVectors; ++s) sums[t] = A::add(sums[t], weights[s], A::load_x(xt + 64 * s));
-    }
+    const auto xt = A::load_x(x + t * x_stride + 64 * S);
+    for (int r = 0; r < R; ++r) sums[r][t] = Codec::kStepScale && S == 0 ? A::first(weights[r], xt) : A::add(sums[r][t], weights[r], xt);
+  }
+  if constexpr (S + 1 < Codec::kPerDword / A::kUnit) add_vectors<Codec, A, R, T, S + 1>(codec, raw, x, x_stride, sums);
+}
+
+/// Adds the products of 64 stored bytes of R rows to the sums of T tokens.
+template <class Codec, class A, int R, int T>
+MOTET_VEC void add_step(const Codec& codec, const I (&raw)[R], const F (&scale)[R], const std::byte* x, std::int64_t x_stride, F (&sums)[R][T]) {
+  if constexpr (Codec::kStepScale) {
+    F parts[R][T];
+    add_vectors<Codec, A, R, T, 0>(codec, raw, x, x_stride, parts);
+    for (int r = 0; r < R; ++r)
+      for (int t = 0; t < T; ++t) sums[r][t] = fma(parts[r][t], scale[r], sums[r][t]);
+  } else {
+    add_vectors<Codec, A, R, T, 0>(codec, raw, x, x_stride, sums);
   }
 }
 
@@ -93,14 +101,23 @@ template <class Codec, class A, int R, int T>
     const std::byte* xs = x;
     for (std::int64_t step = 0; step < steps; ++step, xs += kStepX) {
       const std::int64_t at = step * 64, next = at + ahead + (at + rest >= row_bytes ? gap : 0);
+      I raw[R];
+      F scale[R];
       for (int r = 0; r < R; ++r) {
         prefetch(codes[r] + next);
-        add_step<Codec, A, T>(codec, iload(codes[r] + at), codec.step_scale(w, scales[r], step), xs, x_stride, sums[r]);
+        raw[r] = iload(codes[r] + at);
+        scale[r] = codec.step_scale(w, scales[r], step);
       }
+      add_step<Codec, A, R, T>(codec, raw, scale, xs, x_stride, sums);
     }
     if (tail > 0) {
-      for (int r = 0; r < R; ++r)
-        add_step<Codec, A, T>(codec, iload_part(codes[r] + steps * 64, tail), codec.last_scale(w, scales[r], steps), xs, x_stride, sums[r]);
+      I raw[R];
+      F scale[R];
+      for (int r = 0; r < R; ++r) {
+        raw[r] = iload_part(codes[r] + steps * 64, tail);
+        scale[r] = codec.last_scale(w, scales[r], steps);
+      }
+      add_step<Codec, A, R, T>(codec, raw, scale, xs, x_stride, sums);
     }
     for (int r = 0; r < R; ++r)
       for (int t = 0; t < T; ++t) {
@@ -113,7 +130,8 @@ template <class Codec, class A, int R, int T>
 template <class Codec, class A, int T>
 MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64_t x_stride) {
   if (args.tokens == T) {
-    constexpr int R = kFewAccumulators / T >= 4 ? 4 : kFewAccumulators / T >= 2 ? 2 : 1;
+    constexpr int kSums = Codec::kStepScale ? 2 * T : T;   // with parts
+    constexpr int R = kFewAccumulators / kSums >= 4 ? 4 : kFewAccumulators / kSums >= 2 ? 2 : 1;
     few_rows<Codec, A, R, T>(args, x, x_stride);
   } else if constexpr (T > 1) {
     few_tokens<Codec, A, T - 1>(args, x, x_stride);

@@ -149,6 +149,7 @@ template <class Codec, class A>
   for (std::int64_t at = 0; at < bytes; at += 64, out += 16 * kBytes) {
     I columns[16];
     load_columns(rows, at, bytes - at, columns);
+    for (int r = 0; r < 16; ++r) prefetch(rows[r] + 16 * p.view.row_stride + at);   // the panel after this one, past tiles if need be
     const int groups = bytes - at >= 64 ? 16 : static_cast<int>((bytes - at + 3) / 4);
     if constexpr (Codec::kFoldBlock > 0) {
       constexpr int kGroups = 4 * static_cast<int>(Codec::kFoldBlock) / Codec::kPerDword;   // dwords under one scale dword
