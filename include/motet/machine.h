@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,20 @@ struct MeasuredRates {
   double seconds = 0;                      ///< that the measurement took
 };
 struct RateWishes { int threads = 1; double budget_seconds = 0.3; bool bandwidth = true, compute = true; };
-/// Measures within the budget. Allocates a buffer larger than the last-level cache while it runs.
-/// Call it before weights are read: on virtual machines, releasing that buffer slows every later first touch of a page.
+
+/// Measures rates again and again beside what is being timed. Its read buffer (larger than the last-level cache) and threads live
+/// as long as the probe: on virtual machines, releasing such a buffer slows every later first touch of a page, so keep the probe
+/// until the timing is over. One measurement at a time.
+class RateProbe {
+ public:
+  /// Throws Error(invalid_argument) for fewer than one thread.
+  static std::unique_ptr<RateProbe> create(int threads);
+  virtual ~RateProbe() = default;
+  /// Takes about wishes.budget_seconds; wishes.threads must be the probe's. Throws Error(invalid_argument).
+  virtual MeasuredRates measure(const RateWishes& wishes) = 0;
+};
+
+/// One measurement with a probe of its own.
 MeasuredRates measure_rates(const RateWishes& wishes);
 
 }  // namespace motet

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processor: published bytes through kernels compiled per target. What it runs is chosen in cpu/choice.h, how in cpu/experts.h.
+#include <algorithm>
+
 #include "backends/cpu/choice.h"
 #include "backends/cpu/experts.h"
 #include "backends/support/wishes.h"

@@ -43,6 +43,18 @@ void expect_within_bounds(const LayerSpec& spec, std::uint64_t seed) {
 
 bool packed(const std::string& format) { return find_format(format)->facts.values_per_block > 1; }
 
+class Targets : public ::testing::TestWithParam<TargetState> {};
+
+TEST_P(Targets, RunWhenForced) {
+  if (!GetParam().missing.empty()) GTEST_SKIP() << "this processor lacks " << GetParam().missing;
+  const LayerSpec spec = layer_spec("bf16");
+  Runner run = runner(spec, make_synthetic_weights(spec, 10), "cpu", GetParam().name);
+  EXPECT_EQ(run.plan().target, GetParam().name);
+  ThreadPool pool(1);
+  EXPECT_EQ(run.experts(inputs(2, spec.hidden), {{2, 0, 0, 0, 0, 0}}, pool).size(), static_cast<std::size_t>(2 * spec.hidden));
+}
+INSTANTIATE_TEST_SUITE_P(All, Targets, ::testing::ValuesIn(targets()), [](const auto& each) { return each.param.name; });
+
 class Formats : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Formats, MatchTheReferenceInEveryLayout) {
@@ -236,6 +248,88 @@ TEST(L8, NaNOfOneTokenReachesNoOther) {
       }
       EXPECT_TRUE(std::isnan(got[static_cast<std::size_t>(spec.hidden)])) << format << " on " << target;
     }
+  }
+}
+
+TEST(Tiles, ManyTokensOfOneExpertAreLikeFew) {
+  for (const std::string& format : format_names()) {
+    const LayerSpec spec = layer_spec(format);
+    const auto weights = make_synthetic_weights(spec, 23);
+    ThreadPool pool(2);
+    const Rows rows{{0, 0, 300, 0, 1, 0}};  // more than two tiles of tokens
+    const std::vector<float> x = inputs(301, spec.hidden);
+    const std::vector<float> truth = runner(spec, weights, "reference").experts(x, rows, pool);
+    for (const std::string& target : usable_targets()) {
+      Runner run = runner(spec, weights, "cpu", target);
+      const std::vector<float> got = run.experts(x, rows, pool);
+      EXPECT_LT(relative_error(got, truth), bound(run.plan())) << format << " on " << target;
+      const std::vector<float> last(x.begin() + 260 * spec.hidden, x.begin() + 300 * spec.hidden);
+      const std::vector<float> alone = run.experts(last, {{0, 0, 40, 0, 0, 0}}, pool);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), got.begin() + 260 * spec.hidden)) << format << " on " << target;
+    }
+  }
+}
+
+TEST(WeightBytes, NeedNoAlignment) {
+  for (const std::string& format : format_names()) {
+    const LayerSpec spec = layer_spec(format);
+    const auto weights = make_synthetic_weights(spec, 24);
+    ThreadPool pool(1);
+    const std::vector<float> x = inputs(kRows.total(), spec.hidden);
+    for (const std::string& target : usable_targets()) {
+      auto moved = make_synthetic_weights(spec, 24);
+      std::vector<std::unique_ptr<Memory>> buffers;
+      const auto to_odd_address = [&](const std::byte*& from, std::int64_t bytes) {
+        buffers.push_back(std::make_unique<Memory>(bytes + 1));
+        std::memcpy(buffers.back()->data() + 1, from, static_cast<std::size_t>(bytes));
+        from = buffers.back()->data() + 1;
+      };
+      for (ExpertView& expert : moved->experts) {
+        for (WeightView* view : {&expert.gate, &expert.up, &expert.down}) {
+          to_odd_address(view->codes, view->rows * view->row_stride);
+          if (view->scales != nullptr)
+            to_odd_address(view->scales, ceil_div(view->rows, view->block_rows) * view->scale_row_stride);
+        }
+      }
+      EXPECT_EQ(runner(spec, moved, "cpu", target).experts(x, kRows, pool),
+                runner(spec, weights, "cpu", target).experts(x, kRows, pool))
+          << format << " on " << target;
+    }
+  }
+}
+
+TEST(L9, ZeroTokensAreANumberOfTokens) {
+  LayerSpec spec = layer_spec("bf16");
+  spec.latent = 160;
+  spec.latent_in = spec.latent_out = projection("bf16");
+  spec.shared = {.intermediate = 64,
+                 .gate = false,
+                 .activation = spec.activation,
+                 .gate_up_order = spec.gate_up_order,
+                 .gate_up = spec.gate_up,
+                 .down = spec.down};
+  const auto weights = make_synthetic_weights(spec, 25);
+  ThreadPool pool(2);
+  for (const Backend* backend : all_backends()) {
+    Runner run = runner(spec, weights, std::string(backend->traits.name));
+    EXPECT_TRUE(run.experts({}, {{0, 0, 0, 0, 0, 0}}, pool).empty());
+    EXPECT_TRUE(run.shared({}, 0, pool).empty());
+    EXPECT_TRUE(run.router({}, 0, pool).empty());
+    EXPECT_TRUE(run.latent_in({}, 0, pool).empty());
+    EXPECT_TRUE(run.latent_out({}, 0, pool).empty());
+  }
+}
+
+TEST(L16, ScratchDoesNotDependOnTokens) {
+  const LayerSpec spec = layer_spec("bf16");
+  for (const Backend* backend : all_backends()) {
+    Deployment few, many;
+    few.wishes.backend = many.wishes.backend = std::string(backend->traits.name);
+    many.tokens = 8192;
+    const Environment machine = environment();
+    EXPECT_EQ(plan_with(spec, few, machine, catalog()).value().area(AreaId::scratch)->bytes,
+              plan_with(spec, many, machine, catalog()).value().area(AreaId::scratch)->bytes)
+        << backend->traits.name;
   }
 }
 

@@ -7,10 +7,12 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
 #include "base/check.h"
+#include "base/cpu_features.h"
 #include "base/math.h"
 #include "base/numbers.h"
 #include "formats/format.h"
@@ -19,20 +21,38 @@
 
 namespace motet::testing {
 
-/// Targets that this build has kernels for and this machine can run, best first.
-inline std::vector<std::string> usable_targets() {
+/// What the machine lacks for a target, such as "AVX-512 BF16"; "" when it can run.
+struct TargetState {
+  std::string name, missing;
+};
+/// Every line of targets.inc.
+inline std::vector<TargetState> targets() {
   const struct {
-    const char* name;
-    bool usable;
-  } targets[] = {{"avx512_bf16", __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
-                                     __builtin_cpu_supports("avx512vnni")},
-                 {"avx512_vnni",
-                  __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")},
-                 {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
-                 {"generic", true}};
+    std::string_view name, flags;
+  } lines[] = {
+#define MOTET_TARGET_LINE(name, flags, needs) {#name, flags},
+#include "kernels/targets.inc"
+#undef MOTET_TARGET_LINE
+  };
+  std::vector<TargetState> out;
+  for (const auto& line : lines) {
+    TargetState state{std::string(line.name), ""};
+    for (std::size_t begin = 0; begin < line.flags.size();) {
+      const std::string_view flag = line.flags.substr(begin, line.flags.find(';', begin) - begin);
+      if (!has_instructions(this_cpu(), flag))
+        state.missing += (state.missing.empty() ? "" : ", ") + std::string(instructions_name(flag));
+      begin += flag.size() + 1;
+    }
+    out.push_back(state);
+  }
+  return out;
+}
+
+/// Targets that this machine can run, best first.
+inline std::vector<std::string> usable_targets() {
   std::vector<std::string> out;
-  for (const auto& target : targets) {
-    if (target.usable && find_kernels("bf16", target.name, KernelArithmetic::f32) != nullptr) out.push_back(target.name);
+  for (const TargetState& target : targets()) {
+    if (target.missing.empty()) out.push_back(target.name);
   }
   return out;
 }

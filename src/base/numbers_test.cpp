@@ -2,6 +2,9 @@
 #include "base/numbers.h"
 
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include <bit>
 #include <cmath>
@@ -175,10 +178,34 @@ TEST(Bf16, KeepsEveryNaNAndInfinity) {
   EXPECT_EQ(f32_to_bf16(f32_of_bits(0x7F7FFFFFu)), 0x7F80);
 }
 
-TEST(Numbers, EncodersIgnoreFlushToZeroAndWorkAtCompileTime) {
+TEST(Numbers, WorkAtCompileTime) {
   static_assert(f32_to_e2m1(5.0f) == 6 && f32_to_e4m3(449.0f) == 0x7E && f32_to_f16(1.0f) == 0x3C00 && f32_to_bf16(1.0f) == 0x3F80);
   static_assert(e2m1_to_f32(7) == 6 && e4m3_to_f32(0x7E) == 448 && e8m0_to_f32(127) == 1);
 }
+
+#if defined(__x86_64__)
+TEST(Numbers, GiveTheSameBitsUnderFlushToZeroAndDirectedRounding) {
+  const unsigned before = _mm_getcsr();
+  std::vector<std::uint32_t> bits[2];
+  const volatile float half = 0.5f;
+  for (const int forced : {0, 1}) {
+    _mm_setcsr(forced ? 0xFFC0u : 0x1F80u);  // flush-to-zero, denormals-are-zero, round towards zero
+    const float shrunk = f32_of_bits(0x00800000u) * half;
+    EXPECT_EQ(bits_of_f32(shrunk) == 0, forced == 1) << "the flags must be in force";
+    for (unsigned code = 0; code < 0x10000; ++code) {
+      const auto narrow = static_cast<std::uint8_t>(code);
+      const float middle = f32_of_bits(code << 16 | 0x8000u);
+      for (const float value :
+           {f16_to_f32(static_cast<std::uint16_t>(code)), e4m3_to_f32(narrow), e8m0_to_f32(narrow), e2m1_to_f32(narrow)})
+        bits[forced].push_back(bits_of_f32(value));
+      bits[forced].push_back(f32_to_bf16(middle) << 16 | f32_to_f16(middle));
+      bits[forced].push_back(f32_to_e4m3(middle) << 8 | f32_to_e2m1(middle));
+    }
+    _mm_setcsr(before);
+  }
+  EXPECT_TRUE(bits[0] == bits[1]);
+}
+#endif
 
 }  // namespace
 }  // namespace motet

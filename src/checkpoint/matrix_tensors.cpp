@@ -55,7 +55,8 @@ std::string_view foreign_format(const Suffixes& tensors, const QuantizationHints
   if (tensors.has("weight_packed") && tensors.has("weight_scale") && !tensors.has("weight_global_scale") &&
       !tensors.has("weight_scale", {DType::u8, DType::f8_e8m0})) return "int4 (pack-quantized)";
   if (tensors.has("weight", {DType::f8_e4m3})) {
-    if (tensors.has("weight_scale_inv", {DType::u8, DType::f8_e8m0}) || tensors.has("weight_scale", {DType::u8, DType::f8_e8m0})) return "mxfp8";
+    const bool e8m0 = !hints.block && (tensors.has("weight_scale_inv", {DType::f8_e8m0}) || tensors.has("weight_scale", {DType::f8_e8m0}));
+    if (e8m0 || tensors.has("weight_scale_inv", {DType::u8}) || tensors.has("weight_scale", {DType::u8})) return "mxfp8";
     if (tensors.has("weight_scale") && !hints.block) return "fp8 (per tensor or channel)";
     if (!tensors.has("weight_scale") && !tensors.has("weight_scale_inv")) return "fp8 (without a scale)";
   }
@@ -97,8 +98,8 @@ MatrixTensors decide(const TensorTable& table, const Suffixes& tensors, const Ma
     matrix.codes = tensors.at("weight");
     matrix.scales = tensors.has("weight_scale_inv") ? tensors.at("weight_scale_inv") : tensors.at("weight_scale");
     if (!hints.block) {
-      fail(ErrorCode::bad_input, "tensor ", quote(table[matrix.codes].name), " is FP8 with block scales but ", hints.where.empty() ? "config.json has no 'quantization_config'" : hints.where,
-           hints.where.empty() ? "" : " has no 'weight_block_size'", ": the block size is never guessed from shapes; take the config.json that belongs to the weights");
+      fail(ErrorCode::bad_input, "tensor ", quote(table[matrix.codes].name), " is FP8 with block scales but ", hints.where.empty() ? "config.json" : hints.where,
+           " has no 'weight_block_size': the block size is never guessed from shapes; take the config.json that belongs to the weights");
     }
     std::tie(matrix.block_rows, matrix.block_cols) = *hints.block;
   } else if (tensors.has("weight")) {
@@ -181,7 +182,7 @@ MatrixTensors find_matrix(const TensorTable& table, const MatrixWish& wish, cons
     check_shape(table[matrix.codes], with_experts(wish, wish.transposed ? std::vector{wish.cols, wish.rows} : std::vector{wish.rows, wish.cols}), why);
   } else if (matrix.format == "fp8_block") {
     check_shape(table[matrix.codes], with_experts(wish, {wish.rows, wish.cols}), why);
-    check_dtype(table[matrix.scales], {DType::f32}, "an FP8 block scale");
+    check_dtype(table[matrix.scales], {DType::f32, DType::bf16, DType::f8_e8m0}, "an FP8 block scale");
     check_shape(table[matrix.scales], {ceil_div(wish.rows, matrix.block_rows), ceil_div(wish.cols, matrix.block_cols)},
                 text_of("blocks of ", matrix.block_rows, " x ", matrix.block_cols, " by ", hints.where));
   } else {

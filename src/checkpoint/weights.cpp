@@ -77,7 +77,7 @@ class Loader {
     out.block_cols = tensors.block_cols;
     if (tensors.scales != kNoTensor) {     // halves of a stack have block_rows 1, so rows of scales are rows of codes
       out.scales = bytes(tensors.scales) + expert * scales.expert + rows.begin * scales.row;
-      out.scale_dtype = table_[tensors.scales].dtype;
+      out.scale_dtype = tensors.format == "mxfp4" ? DType::f8_e8m0 : table_[tensors.scales].dtype;   // E8M0 bytes also come as U8
       out.scale_row_stride = rows.step * scales.row;
       out.scale_col_stride = scales.col;
     }

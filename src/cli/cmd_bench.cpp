@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "roofline.h"
+#include "run_input.h"
 
 namespace motet::cli {
 namespace {
@@ -106,7 +107,7 @@ double percentile(std::vector<double> values, double share) {
   return values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
 
-Cell time_cell(const Subject& subject, std::int64_t tokens, const Environment& environment) {
+Cell time_cell(const Subject& subject, std::int64_t tokens, const Environment& environment, std::unique_ptr<RateProbe>& probe) {
   Deployment deployment;
   deployment.tokens = tokens;
   deployment.input = DType::bf16;
@@ -117,19 +118,19 @@ Cell time_cell(const Subject& subject, std::int64_t tokens, const Environment& e
   cell.plan = plan(subject.spec, deployment, environment).value();
   const std::unique_ptr<Layer> layer = Layer::create(cell.plan, subject.weights);
   const std::int64_t warm_up = 2, rounds = options.repeat + warm_up, cells = tokens * subject.spec.top_k;
-  const std::vector<float> values = synthetic_hidden_states(tokens, subject.spec.hidden, options.seed + 2);
+  const RunInput input = synthetic_input(subject.spec, tokens, options.seed + 2);
   const Routing routing = routing_of(subject.spec, tokens, rounds);
-  std::vector<std::uint16_t> output(values.size());
-  cell.rates = measure_rates({.threads = cell.plan.threads, .budget_seconds = 0.3});
+  std::vector<std::byte> output(input.hidden_states.size());
+  if (probe == nullptr) probe = RateProbe::create(cell.plan.threads);
+  cell.rates = probe->measure({.threads = cell.plan.threads, .budget_seconds = 0.3});
   std::vector<double> seconds, bytes;
   for (std::int64_t round = 0; round < rounds; ++round) {
     stop_if_interrupted();
-    ForwardInput in;
-    in.hidden_states = {values.data(), DType::f32, tokens, subject.spec.hidden};
+    ForwardInput in = input.view(subject.spec);
     in.top_k_index = routing.index.data() + round * cells;
     in.top_k_weights = routing.weights.data() + round * cells;
     ForwardOutput out;
-    out.output = {output.data(), DType::bf16, tokens, subject.spec.hidden};
+    out.output = {output.data(), input.dtype, tokens, subject.spec.hidden};
     const RunStatus status = layer->forward(in, out);
     if (!status.ok()) throw Error(status.code, std::string(status.text()));
     if (round < warm_up) continue;
@@ -188,9 +189,10 @@ int run() {
   const Subject timed = subject();
   Json document = {{"schema", "motet.bench/1"}, {"version", version()}, {"processor", environment.processor}, {"threads_reason", environment.threads_reason},
                    {"routing", options.routing}, {"seed", options.seed}, {"repeat", options.repeat}, {"experts", timed.spec.experts}, {"cells", Json::array()}};
+  std::unique_ptr<RateProbe> probe;
   for (const std::int64_t tokens : counts) {
     spdlog::info("{} tokens", tokens);
-    document["cells"].push_back(cell_json(timed, time_cell(timed, tokens, environment)));
+    document["cells"].push_back(cell_json(timed, time_cell(timed, tokens, environment, probe)));
   }
   if (options.output == "json") {
     print_json(document);

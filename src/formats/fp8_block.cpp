@@ -21,7 +21,7 @@ struct PairTables {
 [[maybe_unused]] constexpr PairTables kPairs;
 
 struct Fp8BlockCodec {
-  static constexpr int kPerDword = 4, kElementBytes = 1;
+  static constexpr int kPerDword = 4, kElementBytes = 1, kMaxFew = 4;
   static constexpr bool kHasBf16Pairs = true, kStepScale = true, kSegments = true, kTensorScale = false;
   static constexpr std::int64_t kFoldBlock = 0;
   using RowScales = const std::byte*;

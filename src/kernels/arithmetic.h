@@ -17,6 +17,7 @@ struct F32 {
   static constexpr KernelArithmetic kName = KernelArithmetic::f32;
   static constexpr DType kActivation = DType::f32;
   static constexpr std::int64_t kUnit = 1, kBytes = 4;
+  static constexpr int kFewSums = kFewSumsF32;
   using Vector = F;
 
   template <class Codec, int S> MOTET_VEC F along(const Codec& codec, I raw) { return codec.template value<S>(raw); }
@@ -48,6 +49,7 @@ struct Bf16Dot {
   static constexpr KernelArithmetic kName = KernelArithmetic::bf16_dot;
   static constexpr DType kActivation = DType::bf16;
   static constexpr std::int64_t kUnit = 2, kBytes = 2;
+  static constexpr int kFewSums = kFewSumsBf16Dot;
   using Vector = I;
 
   template <class Codec, int S> MOTET_VEC I along(const Codec& codec, I raw) { return codec.template pair_along<S>(raw); }

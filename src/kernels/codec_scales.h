@@ -11,6 +11,7 @@ namespace {
 
 /// A codec without block scales.
 struct Unscaled {
+  static constexpr int kMaxFew = 12;
   static constexpr bool kStepScale = false, kSegments = false, kTensorScale = false;
   static constexpr std::int64_t kFoldBlock = 0;
   struct RowScales {};
@@ -25,7 +26,7 @@ inline constexpr float kE2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, 
 /// scale bytes of 64 stored bytes (128 columns) into lanes.
 template <int kBlock, F (*kLanes)(const std::byte*)>
 struct PackedE2m1 {
-  static constexpr int kPerDword = 8, kElementBytes = 0;
+  static constexpr int kPerDword = 8, kElementBytes = 0, kMaxFew = 12;
   static constexpr bool kStepScale = true, kSegments = false;
   static constexpr std::int64_t kFoldBlock = kBlock;
   static constexpr int kStepScales = 128 / kBlock;

@@ -4,6 +4,7 @@
 // A codec tells how 4 stored bytes become values. It is a struct with
 //   kPerDword          values per dword: 1, 2, 4, 8, in k order from the low end
 //   kElementBytes      bytes per element; 0 = packed along k, never transposed
+//   kMaxFew            tokens up to which `few` is not slower than `many` (measured)
 //   value<S>(I)        the value of place S in 16 dwords as fp32, without block scale
 //   kHasBf16Pairs      values exact in bf16: pair_along<S>(I), pairs_across(I, fold, I*) (arithmetic.h; only with the bf16 dot)
 //   kStepScale         `few` sums 64 stored bytes, then multiplies by step_scale() in fp32
@@ -22,7 +23,7 @@ namespace {
 
 template <class Codec, class A>
 constexpr KernelSet kernel_set(std::string_view format, std::string_view target) {
-  return {.format = format, .target = target, .arithmetic = A::kName, .activation = A::kActivation, .k_unit = 32, .max_few = kMaxFew,
+  return {.format = format, .target = target, .arithmetic = A::kName, .activation = A::kActivation, .k_unit = 32, .max_few = Codec::kMaxFew,
           .scratch_bytes = scratch_bytes<Codec, A>, .few = few<Codec, A>, .many = many<Codec, A>, .few_reads = few_reads<Codec>};
 }
 

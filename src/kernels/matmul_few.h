@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `few`: 1 to kMaxFew tokens straight from the stored bytes of rows that are contiguous along k.
+// `few`: 1 to Codec::kMaxFew tokens straight from the stored bytes of rows that are contiguous along k.
 //
 // The rows are cut into R runs of neighbours and one row of each run is in flight, so that a thread reads R long streams: one
 // stream reaches little over half of the read bandwidth, four reach it (two cores of a Zen 5, November 2026: 26..48 against 67 GB/s).
@@ -11,7 +11,8 @@
 namespace motet::MOTET_TARGET {
 namespace {
 
-inline constexpr int kMaxFew = 8;
+inline constexpr int kFewGroup = 4;                 // tokens served by one decode: their activations stay in L1
+inline constexpr std::int64_t kFewBytes = 128 << 10;   // codes that stay in L2 while several groups of tokens pass over them
 inline constexpr std::int64_t kAheadBytes = 2048;   // 1 to 4 KiB are equal within the noise; 512 B lose a tenth
 
 template <class Codec> inline constexpr std::int64_t kStep = 16 * Codec::kPerDword;   // elements in 64 stored bytes
@@ -55,22 +56,21 @@ MOTET_VEC void add_vectors(const Codec& codec, const I (&raw)[R], const std::byt
   for (int r = 0; r < R; ++r) weights[r] = A::template along<Codec, S>(codec, raw[r]);
   for (int t = 0; t < T; ++t) {
     const auto xt = A::load_x(x + t * x_stride + 64 * S);
-    for (int r = 0; r < R; ++r) sums[r][t] = Codec::kStepScale && S == 0 ? A::first(weights[r], xt) : A::add(sums[r][t], weights[r], xt);
+    for (int r = 0; r < R; ++r) sums[r][t] = Codec::kStepScale && !Codec::kSegments && S == 0 ? A::first(weights[r], xt) : A::add(sums[r][t], weights[r], xt);
   }
   if constexpr (S + 1 < Codec::kPerDword / A::kUnit) add_vectors<Codec, A, R, T, S + 1>(codec, raw, x, x_stride, sums);
 }
 
-/// Adds the products of 64 stored bytes of R rows to the sums of T tokens.
-template <class Codec, class A, int R, int T>
-MOTET_VEC void add_step(const Codec& codec, const I (&raw)[R], const F (&scale)[R], const std::byte* x, std::int64_t x_stride, F (&sums)[R][T]) {
-  if constexpr (Codec::kStepScale) {
-    F parts[R][T];
-    add_vectors<Codec, A, R, T, 0>(codec, raw, x, x_stride, parts);
-    for (int r = 0; r < R; ++r)
-      for (int t = 0; t < T; ++t) sums[r][t] = fma(parts[r][t], scale[r], sums[r][t]);
-  } else {
-    add_vectors<Codec, A, R, T, 0>(codec, raw, x, x_stride, sums);
-  }
+/// sums += parts * scale for R rows, T tokens.
+template <int R, int T>
+MOTET_VEC void add_scaled(const F (&parts)[R][T], const F (&scale)[R], F (&sums)[R][T]) {
+  for (int r = 0; r < R; ++r)
+    for (int t = 0; t < T; ++t) sums[r][t] = fma(parts[r][t], scale[r], sums[r][t]);
+}
+template <int R, int T>
+MOTET_VEC void clear(F (&sums)[R][T]) {
+  for (int r = 0; r < R; ++r)
+    for (int t = 0; t < T; ++t) sums[r][t] = zero();
 }
 
 template <class Codec, class A, int R, int T>
@@ -83,10 +83,13 @@ template <class Codec, class A, int R, int T>
   const std::int64_t row_bytes = stored_bytes<Codec>(w.cols);
   // What lies kAheadBytes further in the stream of rows: some rows and a rest further, the gap between rows skipped.
   const std::int64_t rest = kAheadBytes % row_bytes, ahead = kAheadBytes / row_bytes * w.row_stride + rest, gap = w.row_stride - row_bytes;
+  std::int64_t steps_of_scale = 1;   // with kSegments: whole steps under one scale, else a scale per lane
+  if constexpr (Codec::kSegments) steps_of_scale = w.block_cols % 64 == 0 ? w.block_cols / 64 : 1;
   float final_scale = 1.0f;
   if constexpr (Codec::kTensorScale) final_scale = static_cast<float>(w.tensor_scale);
 
   for (std::int64_t i = 0; i < run; ++i) {
+    // 1. Row i of every run.
     const std::byte* codes[R];
     typename Codec::RowScales scales[R];
     std::int64_t row[R];
@@ -96,29 +99,48 @@ template <class Codec, class A, int R, int T>
       if (row[r] >= args.row_end) row[r] = args.row_end - 1;   // the last run is shorter: its last row again
       codes[r] = w.codes + row[r] * w.row_stride;
       scales[r] = codec.row_scales(w, row[r]);
-      for (int t = 0; t < T; ++t) sums[r][t] = zero();
     }
+    clear(sums);
+    // 2. Whole steps of 64 stored bytes, the steps under one scale together.
     const std::byte* xs = x;
-    for (std::int64_t step = 0; step < steps; ++step, xs += kStepX) {
-      const std::int64_t at = step * 64, next = at + ahead + (at + rest >= row_bytes ? gap : 0);
-      I raw[R];
-      F scale[R];
-      for (int r = 0; r < R; ++r) {
-        prefetch(codes[r] + next);
-        raw[r] = iload(codes[r] + at);
-        scale[r] = codec.step_scale(w, scales[r], step);
+    for (std::int64_t step = 0; step < steps;) {
+      const std::int64_t end = !Codec::kSegments ? step + 1 : steps - step > steps_of_scale ? step + steps_of_scale : steps;
+      F parts[R][T];   // of one scale: the steps up to `end`
+      if constexpr (Codec::kSegments) clear(parts);
+      std::int64_t s = step;
+      do {
+        const std::int64_t at = s * 64, next = at + ahead + (at + rest >= row_bytes ? gap : 0);
+        I raw[R];
+        for (int r = 0; r < R; ++r) {
+          prefetch(codes[r] + next);
+          raw[r] = in_register(iload(codes[r] + at));
+        }
+        if constexpr (Codec::kStepScale) add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, parts);
+        else add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, sums);
+        xs += kStepX;
+      } while (Codec::kSegments && ++s < end);
+      if constexpr (Codec::kStepScale) {
+        F scale[R];
+        for (int r = 0; r < R; ++r) scale[r] = codec.step_scale(w, scales[r], step);
+        add_scaled(parts, scale, sums);
       }
-      add_step<Codec, A, R, T>(codec, raw, scale, xs, x_stride, sums);
+      step = end;
     }
+    // 3. The last, partial step.
     if (tail > 0) {
       I raw[R];
-      F scale[R];
-      for (int r = 0; r < R; ++r) {
-        raw[r] = iload_part(codes[r] + steps * 64, tail);
-        scale[r] = codec.last_scale(w, scales[r], steps);
+      for (int r = 0; r < R; ++r) raw[r] = iload_part(codes[r] + steps * 64, tail);
+      if constexpr (Codec::kStepScale) {
+        F parts[R][T], scale[R];
+        if constexpr (Codec::kSegments) clear(parts);
+        for (int r = 0; r < R; ++r) scale[r] = codec.last_scale(w, scales[r], steps);
+        add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, parts);
+        add_scaled(parts, scale, sums);
+      } else {
+        add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, sums);
       }
-      add_step<Codec, A, R, T>(codec, raw, scale, xs, x_stride, sums);
     }
+    // 4. Lanes to one sum.
     for (int r = 0; r < R; ++r)
       for (int t = 0; t < T; ++t) {
         const float total = sum(sums[r][t]);
@@ -130,9 +152,8 @@ template <class Codec, class A, int R, int T>
 template <class Codec, class A, int T>
 MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64_t x_stride) {
   if (args.tokens == T) {
-    constexpr int kSums = Codec::kStepScale ? 2 * T : T;   // with parts
-    constexpr int R = kFewAccumulators / kSums >= 4 ? 4 : kFewAccumulators / kSums >= 2 ? 2 : 1;
-    few_rows<Codec, A, R, T>(args, x, x_stride);
+    constexpr int kSums = A::kFewSums / (Codec::kStepScale ? 2 * T : T);   // with parts
+    few_rows<Codec, A, kSums >= 4 ? 4 : kSums >= 2 ? 2 : 1, T>(args, x, x_stride);
   } else if constexpr (T > 1) {
     few_tokens<Codec, A, T - 1>(args, x, x_stride);
   }
@@ -140,13 +161,27 @@ MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64
 
 template <class Codec, class A>
 void few(const MatmulArgs& args) noexcept {
-  if constexpr (kNatural<Codec, A>) {
-    few_tokens<Codec, A, kMaxFew>(args, args.x, args.x_stride);   // k_unit covers the last step
-  } else {
-    const std::int64_t stride = ordered_bytes<Codec, A>(args.weight->cols);
+  const std::byte* x = args.x;   // k_unit covers the last step of activations in natural order
+  std::int64_t x_stride = args.x_stride;
+  if constexpr (!kNatural<Codec, A>) {
+    x = args.scratch;
+    x_stride = ordered_bytes<Codec, A>(args.weight->cols);
     for (std::int64_t t = 0; t < args.tokens; ++t)
-      order_activations<Codec, A>(args.x + t * args.x_stride, args.weight->cols, args.scratch + t * stride);
-    few_tokens<Codec, A, kMaxFew>(args, args.scratch, stride);
+      order_activations<Codec, A>(args.x + t * args.x_stride, args.weight->cols, args.scratch + t * x_stride);
+  }
+  const std::int64_t groups = (args.tokens + kFewGroup - 1) / kFewGroup, rows = args.row_end - args.row_begin;
+  std::int64_t chunk = groups == 1 ? rows : kFewBytes / stored_bytes<Codec>(args.weight->cols) / 4 * 4;
+  chunk = chunk < 4 ? 4 : chunk;
+  for (std::int64_t row = 0; row < rows; row += chunk) {
+    for (std::int64_t g = 0, first = 0; g < groups; ++g) {
+      MatmulArgs part = args;
+      part.row_begin = args.row_begin + row;
+      part.row_end = rows - row < chunk ? args.row_end : part.row_begin + chunk;
+      part.tokens = args.tokens / groups + (g < args.tokens % groups ? 1 : 0);
+      part.out = args.out + first * args.out_stride + row;
+      few_tokens<Codec, A, kFewGroup>(part, x + first * x_stride, x_stride);
+      first += part.tokens;
+    }
   }
 }
 

@@ -83,10 +83,10 @@ MOTET_VEC void tile_tokens(const Tile& a, std::int64_t tokens) {
   }
 }
 
-/// One panel being filled: 16 rows (the last row again past the end) and columns [k0, k0 + cols).
+/// A panel (16 rows, the last row again past the end) or a slab being filled, columns [k0, k0 + cols).
 struct Panel {
   const WeightView& view;
-  std::int64_t row, rows;         // first row, valid rows 1 .. 16
+  std::int64_t row, rows;         // first row, valid rows
   std::int64_t k0, cols;
   std::byte* out;
   std::byte* folds;               // scale bytes of the 16 rows, 4 blocks in a dword: [blocks / 4][16]
@@ -125,15 +125,32 @@ template <class Codec>
 }
 
 /// The dwords of one scale dword (4 blocks), block kBlock first.
-template <class Codec, class A, int kBlock>
+template <class Codec, class A, int kBlock, bool kFull>
 MOTET_VEC void emit_blocks(const Codec& codec, const I* columns, I scales, int groups, std::byte* out) {
   constexpr int kGroups = Codec::kFoldBlock / Codec::kPerDword;   // dwords in a block
   constexpr std::int64_t kBytes = 64 * Codec::kPerDword / A::kUnit;
   const auto fold = A::template fold<Codec>(iand(shr<8 * kBlock>(scales), ibroadcast(0xFFu)));
+#pragma GCC unroll 1
   for (int g = 0; g < kGroups; ++g)
-    if (g < groups) emit<Codec, A>(codec, columns[g], fold, out + g * kBytes);
+    if (kFull || g < groups) emit<Codec, A>(codec, columns[g], fold, out + g * kBytes);
   if constexpr (kBlock < 3) {
-    if (groups > kGroups) emit_blocks<Codec, A, kBlock + 1>(codec, columns + kGroups, scales, groups - kGroups, out + kGroups * kBytes);
+    if (kFull || groups > kGroups) emit_blocks<Codec, A, kBlock + 1, kFull>(codec, columns + kGroups, scales, groups - kGroups, out + kGroups * kBytes);
+  }
+}
+
+/// 16 dwords of 16 rows, of which the first `groups` are wanted (all when kFull).
+template <class Codec, class A, bool kFull>
+MOTET_VEC void emit_columns(const Codec& codec, const I* columns, const std::byte* folds, int groups, std::byte* out) {
+  constexpr std::int64_t kBytes = 64 * Codec::kPerDword / A::kUnit;
+  if constexpr (Codec::kFoldBlock > 0) {
+    constexpr int kGroups = 4 * static_cast<int>(Codec::kFoldBlock) / Codec::kPerDword;   // dwords under one scale dword
+#pragma GCC unroll 1
+    for (int g = 0; g < 16; g += kGroups)
+      if (kFull || g < groups) emit_blocks<Codec, A, 0, kFull>(codec, columns + g, iload(folds + g / kGroups * 64), groups - g, out + g * kBytes);
+  } else {
+#pragma GCC unroll 1
+    for (int g = 0; g < 16; ++g)
+      if (kFull || g < groups) emit<Codec, A>(codec, columns[g], 0, out + g * kBytes);
   }
 }
 
@@ -150,16 +167,10 @@ template <class Codec, class A>
     I columns[16];
     load_columns(rows, at, bytes - at, columns);
     for (int r = 0; r < 16; ++r) prefetch(rows[r] + 16 * p.view.row_stride + at);   // the panel after this one, past tiles if need be
-    const int groups = bytes - at >= 64 ? 16 : static_cast<int>((bytes - at + 3) / 4);
-    if constexpr (Codec::kFoldBlock > 0) {
-      constexpr int kGroups = 4 * static_cast<int>(Codec::kFoldBlock) / Codec::kPerDword;   // dwords under one scale dword
-      for (int g = 0; g < 16; g += kGroups)
-        if (g < groups)
-          emit_blocks<Codec, A, 0>(codec, columns + g, iload(p.folds + (at / 64 * (16 / kGroups) + g / kGroups) * 64), groups - g, out + g * kBytes);
-    } else {
-      for (int g = 0; g < 16; ++g)
-        if (g < groups) emit<Codec, A>(codec, columns[g], 0, out + g * kBytes);
-    }
+    const std::byte* folds = p.folds;
+    if constexpr (Codec::kFoldBlock > 0) folds += at / 64 * (16 * P / Codec::kFoldBlock) * 16;   // 16 bytes (one per row) for each block
+    if (bytes - at >= 64) emit_columns<Codec, A, true>(codec, columns, folds, 16, out);
+    else emit_columns<Codec, A, false>(codec, columns, folds, static_cast<int>((bytes - at + 3) / 4), out);
   }
 }
 
@@ -181,23 +192,32 @@ MOTET_VEC I load_elements(const Panel& p, std::int64_t k) {
   return iload(lanes);
 }
 
+/// All panels of a slab from a matrix that lies transposed: each k is one run of neighbouring rows.
 template <class Codec, class A>
-[[gnu::noinline]] void fill_from_columns(const Panel& p) {
-  constexpr int P = Codec::kPerDword;
+[[gnu::noinline]] void fill_from_columns(const Panel& slab, std::int64_t panel_bytes) {
+  constexpr int P = Codec::kPerDword, kBytes = Codec::kElementBytes;
+  constexpr std::int64_t kAhead = 16;   // columns
   const Codec codec;
-  std::byte* out = p.out;
-  for (std::int64_t k = 0; k < p.cols; k += P, out += 64 * P / A::kUnit) {
-    const std::byte* next = p.view.codes + p.row * p.view.row_stride + (p.k0 + k + 16) * p.view.col_stride;
-    for (int i = 0; i < P; ++i) prefetch(next + i * p.view.col_stride);
-    I raw = load_elements<Codec::kElementBytes>(p, p.k0 + k);
-    if constexpr (P >= 2) {
-      if (k + 1 < p.cols) raw = ior(raw, shl<32 / P>(load_elements<Codec::kElementBytes>(p, p.k0 + k + 1)));
+  const WeightView& w = slab.view;
+  const std::int64_t run_bytes = (slab.rows - 1) * w.row_stride + kBytes;
+  std::byte* out = slab.out;
+  for (std::int64_t k = 0; k < slab.cols; k += P, out += 64 * P / A::kUnit) {
+    for (std::int64_t i = 0; i < P && k + kAhead + i < slab.cols; ++i) {
+      const std::byte* next = w.codes + slab.row * w.row_stride + (slab.k0 + k + kAhead + i) * w.col_stride;
+      for (std::int64_t at = 0; at < run_bytes; at += 64) prefetch(next + at);
     }
-    if constexpr (P >= 4) {
-      if (k + 2 < p.cols) raw = ior(raw, shl<16>(load_elements<Codec::kElementBytes>(p, p.k0 + k + 2)));
-      if (k + 3 < p.cols) raw = ior(raw, shl<24>(load_elements<Codec::kElementBytes>(p, p.k0 + k + 3)));
+    for (std::int64_t r = 0; r < slab.rows; r += 16) {
+      const Panel p = {.view = w, .row = slab.row + r, .rows = slab.rows - r < 16 ? slab.rows - r : 16, .k0 = 0, .cols = 0, .out = nullptr, .folds = nullptr};
+      I raw = load_elements<kBytes>(p, slab.k0 + k);
+      if constexpr (P >= 2) {
+        if (k + 1 < slab.cols) raw = ior(raw, shl<32 / P>(load_elements<kBytes>(p, slab.k0 + k + 1)));
+      }
+      if constexpr (P >= 4) {
+        if (k + 2 < slab.cols) raw = ior(raw, shl<16>(load_elements<kBytes>(p, slab.k0 + k + 2)));
+        if (k + 3 < slab.cols) raw = ior(raw, shl<24>(load_elements<kBytes>(p, slab.k0 + k + 3)));
+      }
+      emit<Codec, A>(codec, raw, 0, out + r / 16 * panel_bytes);
     }
-    emit<Codec, A>(codec, raw, 0, out);
   }
 }
 
@@ -228,7 +248,7 @@ MOTET_VEC Scratch scratch_layout(std::int64_t cols) {
   std::int64_t scales = 0;
   if (Codec::kSegments) scales = (narrow > wide ? narrow : wide) / kSmallestSegment * 4 + kWideRows * 4;
   if (Codec::kFoldBlock > 0) scales = 1024 * (kSlabCols / 64 / (Codec::kFoldBlock > 0 ? Codec::kFoldBlock : 1));
-  const std::int64_t ordered = kNatural<Codec, A> ? 0 : kMaxFew * ordered_bytes<Codec, A>(cols);
+  const std::int64_t ordered = kNatural<Codec, A> ? 0 : Codec::kMaxFew * ordered_bytes<Codec, A>(cols);
   return {panels, panels + scales, panels + scales + ordered};
 }
 
@@ -262,14 +282,17 @@ template <class Codec, class A>
   for (std::int64_t k0 = 0; k0 < w.cols; k0 += b.cols) {
     const std::int64_t cols = w.cols - k0 < b.cols ? w.cols - k0 : b.cols;
     const std::int64_t panel_bytes = round_up(cols, 8) * 16 * A::kBytes;
-    for (std::int64_t p = 0; p * 16 < rows; ++p) {
-      const Panel panel = {.view = w, .row = row + 16 * p, .rows = rows - 16 * p < 16 ? rows - 16 * p : 16, .k0 = k0, .cols = cols,
-                           .out = args.scratch + p * panel_bytes, .folds = args.scratch + area.scales};
-      if constexpr (Codec::kElementBytes > 0) {
-        if (few_reads<Codec>(w)) fill_from_rows<Codec, A>(panel); else fill_from_columns<Codec, A>(panel);
-      } else {
+    const Panel slab = {.view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = args.scratch, .folds = args.scratch + area.scales};
+    if (few_reads<Codec>(w)) {
+      for (std::int64_t p = 0; p * 16 < rows; ++p) {
+        Panel panel = slab;
+        panel.row += 16 * p;
+        panel.rows = rows - 16 * p < 16 ? rows - 16 * p : 16;
+        panel.out += p * panel_bytes;
         fill_from_rows<Codec, A>(panel);
       }
+    } else if constexpr (Codec::kElementBytes > 0) {
+      fill_from_columns<Codec, A>(slab, panel_bytes);
     }
     if constexpr (Codec::kSegments) fill_segment_scales<Codec>(w, row, rows, k0, cols, b, scales);
 
@@ -298,8 +321,8 @@ template <class Codec, class A>
       one.row_begin = n;
       one.row_end = n + 1;
       one.scratch += area.few;
-      for (std::int64_t t = token; t < token + tokens; t += kMaxFew) {
-        one.tokens = token + tokens - t < kMaxFew ? token + tokens - t : kMaxFew;
+      for (std::int64_t t = token; t < token + tokens; t += Codec::kMaxFew) {
+        one.tokens = token + tokens - t < Codec::kMaxFew ? token + tokens - t : Codec::kMaxFew;
         one.x = args.x + t * args.x_stride;
         one.out = args.out + t * args.out_stride + n - args.row_begin;
         few<Codec, A>(one);

@@ -168,24 +168,6 @@ Reader reader_of(const CpuFeatures& cpu) noexcept {
 
 double now() noexcept { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Median seconds of round() over about `seconds`, at least three rounds after the first, which only warms up.
-template <class Round>
-double median_seconds(double seconds, const Round& round) {
-  constexpr int kMostRounds = 64;
-  std::array<double, kMostRounds> times{};
-  int count = 0;
-  const double begin = now();
-  round();
-  while (count < kMostRounds && (count < 3 || now() - begin < seconds)) {
-    const double start = now();
-    round();
-    times[static_cast<std::size_t>(count++)] = now() - start;
-  }
-  const auto middle = times.begin() + count / 2;
-  std::nth_element(times.begin(), middle, times.begin() + count);
-  return *middle;
-}
-
 struct RateWork {
   void (*loop)(std::int64_t) noexcept;
   std::int64_t iterations;
@@ -244,16 +226,31 @@ double measure_read_rate(Executor& executor, const std::byte* data, std::int64_t
   MOTET_CHECK(bytes > 0 && bytes % kReadPiece == 0, "bytes %lld", static_cast<long long>(bytes));
   MOTET_CHECK(reinterpret_cast<std::uintptr_t>(data) % 64 == 0);
   ReadWork work{reader_of(cpu), data};
-  const double median = median_seconds(seconds, [&] {
+  const std::int64_t pieces = bytes / kReadPiece;
+  const std::int64_t window = std::min<std::int64_t>(pieces, 2 * executor.threads());
+  std::array<double, 1024> rates{};
+  std::size_t count = 0;
+  std::int64_t first = 0;
+  const auto round = [&] {
+    if (first + window > pieces) first = 0;
+    work.data = data + first * kReadPiece;
+    first += window;
+    const double start = now();
     executor.run(
-        bytes / kReadPiece,
+        window,
         [](void* context, std::int64_t piece, int) noexcept {
           const auto& mine = *static_cast<const ReadWork*>(context);
           mine.read(mine.data + piece * kReadPiece, kReadPiece);
         },
         &work);
-  });
-  return static_cast<double>(bytes) / median;
+    return static_cast<double>(window * kReadPiece) / (now() - start);
+  };
+  const double begin = now();
+  for (std::int64_t done = 0; done < pieces; done += window) round();  // what touching left in the caches is gone after one pass
+  while (count < rates.size() && (count < 3 || now() - begin < seconds)) rates[count++] = round();
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
+  return *middle;
 }
 
 bool bf16_dot_is_faster(const CpuFeatures& cpu) {

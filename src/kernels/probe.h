@@ -22,11 +22,12 @@ std::string_view name_of(DotKind kind) noexcept;
 double measure_dot_rate(Executor& executor, DotKind kind, const CpuFeatures& cpu, double seconds);
 
 /// Bytes one piece of measure_read_rate covers; `bytes` there is a multiple of it.
-inline constexpr std::int64_t kReadPiece = std::int64_t{8} << 20;
+inline constexpr std::int64_t kReadPiece = std::int64_t{4} << 20;
 
-/// Bytes per second read from `data`, the median of several passes: each thread with four streams through its own part (evidence:
-/// one stream per thread reaches half to two thirds of the bandwidth). Requires `bytes` a positive multiple of kReadPiece, 64-byte
-/// alignment, and pages that were written: unwritten anonymous memory is one shared page of zeros that lies in the cache.
+/// Bytes per second read from `data`, each thread with four streams through its own part (evidence: one stream per thread reaches
+/// half to two thirds of the bandwidth). The median of many rounds that walk through the buffer, each shorter than a time slice, so
+/// that other programs spoil some rounds and not all. Requires `bytes` a positive multiple of kReadPiece, 64-byte alignment, and
+/// pages that were written: unwritten anonymous memory is one shared page of zeros that lies in the cache.
 double measure_read_rate(Executor& executor, const std::byte* data, std::int64_t bytes, const CpuFeatures& cpu, double seconds);
 
 /// True when the bf16 dot of this thread's processor beats its fp32 FMA by more than a fifth. Takes at most 50 ms.

@@ -5,13 +5,13 @@
 // translation unit, so that code built with wide flags can replace nothing elsewhere.
 //
 //   lanes     zero broadcast load store load_part store_part fma mul sum
-//   dwords    iload iload_part ibroadcast shl shr sar iand ior, at_least (unsigned maximum), as_float, transpose
+//   dwords    iload iload_part in_register istore ibroadcast shl shr sar iand ior, at_least (unsigned maximum), as_float, transpose
 //   tables    Table16, table16, lookup: 16 fp32 entries by the low four bits of each dword
 //   numbers   f16_low: binary16 in the low half of each dword; widen1, widen2, widen4: neighbouring elements to dwords
 //   scales    e8m0_x4: 4 bytes to 4 lanes each; e4m3_x2: 8 bytes to 2 lanes each
 //   bf16 dot  (MOTET_HAS_BF16_DOT) dot, PairTable, pair_table, pair_lookup, and the decoders that need byte shuffles
 //
-// Constants: kFewAccumulators vectors of sums that `few` keeps, kTilePanels x kTileTokens sums of a tile of `many`.
+// Constants: kFewSums... sums (rows x tokens) that `few` keeps in flight, kTilePanels x kTileTokens sums of a tile of `many`.
 #pragma once
 
 #include <cstddef>

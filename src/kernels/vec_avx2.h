@@ -10,7 +10,7 @@ namespace {
 struct F { __m256 lo, hi; };
 struct I { __m256i lo, hi; };
 
-inline constexpr int kFewAccumulators = 4;                // of 16 registers, two per vector
+inline constexpr int kFewSumsF32 = 8;                     // of 16 registers, two per vector
 inline constexpr int kTilePanels = 1, kTileTokens = 6;    // 12 registers of sums, 2 of weights, 1 broadcast
 
 MOTET_VEC F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -40,6 +40,7 @@ MOTET_VEC I iload(const void* p) {
   const auto* q = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
+MOTET_VEC I in_register(I v) { return v; }
 MOTET_VEC void istore(void* p, I v) {
   auto* q = static_cast<__m256i*>(p);
   _mm256_storeu_si256(q, v.lo);

@@ -12,7 +12,7 @@ namespace {
 using F = __m512;
 using I = __m512i;
 
-inline constexpr int kFewAccumulators = 16;   // of 32 registers; decoded weights take 8, tables and scales a few
+inline constexpr int kFewSumsF32 = 32, kFewSumsBf16Dot = 16;   // measured: the shorter chains of the dot prefer fewer rows to spills
 inline constexpr int kTilePanels = 2, kTileTokens = 12;   // 24 sums: >= 12 hide the latency of 6 cycles at two per cycle
 
 MOTET_VEC F zero() { return _mm512_setzero_ps(); }
@@ -32,6 +32,11 @@ MOTET_VEC float sum(F v) {
 }
 
 MOTET_VEC I iload(const void* p) { return _mm512_loadu_si512(p); }
+/// Loads once: without this g++ reads memory again for every shift, and rows that straddle cache lines pay twice each time.
+MOTET_VEC I in_register(I v) {
+  asm("" : "+v"(v));
+  return v;
+}
 MOTET_VEC void istore(void* p, I v) { _mm512_storeu_si512(p, v); }
 MOTET_VEC I iload_part(const void* p, std::int64_t bytes) {
   return bytes >= 64 ? iload(p) : _mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1u, p);   // bytes past the count are not touched

@@ -11,7 +11,7 @@ typedef std::int32_t S4 __attribute__((vector_size(16)));
 struct F { F4 a, b, c, d; };
 struct I { I4 a, b, c, d; };
 
-inline constexpr int kFewAccumulators = 2;                // of 16 registers, four per vector
+inline constexpr int kFewSumsF32 = 2;                     // of 16 registers, four per vector
 inline constexpr int kTilePanels = 1, kTileTokens = 2;    // 8 registers of sums, 4 of weights, 1 broadcast
 
 MOTET_VEC F broadcast(float value) {
@@ -47,6 +47,7 @@ MOTET_VEC I iload(const void* p) {
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
+MOTET_VEC I in_register(I v) { return v; }
 MOTET_VEC void istore(void* p, I v) { __builtin_memcpy(p, &v, sizeof v); }
 MOTET_VEC I iload_part(const void* p, std::int64_t bytes) {
   if (bytes >= 64) return iload(p);

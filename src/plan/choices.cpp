@@ -225,8 +225,9 @@ class Selector {
         choice.verdict = Verdict::refused;
         choice.refusal = answer.refusal;
       } else {
-        choice.reason = backend.eligible_unasked ? "can run this layer, later in selection order"
-                                                 : "can run this layer, taken only when wished by name";
+        choice.reason = !backend.eligible_unasked  ? "can run this layer, taken only when wished by name"
+                        : attempt_.backend.empty() ? "can run this layer, later in selection order"
+                                                   : "can run this layer, another was wished";
       }
       report(std::move(choice));
     }
@@ -249,7 +250,7 @@ class Selector {
         choice.reason = (target.name == wishes_.target ? "wished" : "best that runs this layer") +
                         (target.reason.empty() ? "" : ": " + target.reason);
       } else {
-        choice.reason = "can run this layer, later in order";
+        choice.reason = attempt_.target.empty() ? "can run this layer, later in order" : "can run this layer, another was wished";
       }
       report(std::move(choice));
     }

@@ -58,6 +58,57 @@ class ChangeLeaf {
   std::string path_;
 };
 
+/// Converts to any member, so that the members of an aggregate can be counted by how many of them initialise it.
+struct AnyMember {
+  template <class T>
+  operator T() const;
+};
+template <class T, class... Members>
+constexpr std::size_t members_of() {
+  if constexpr (requires { T{Members{}..., AnyMember{}}; })
+    return members_of<T, Members..., AnyMember>();
+  else
+    return sizeof...(Members);
+}
+
+struct CountFields {
+  std::size_t count = 0;
+  template <class T>
+  void operator()(const char*, const T&) {
+    ++count;
+  }
+};
+
+template <class T>
+void expect_all_members_visited(const char* name) {
+  CountFields visitor;
+  visit_fields(visitor, T{});
+  EXPECT_EQ(visitor.count, members_of<T>()) << name;
+}
+
+TEST(Fingerprint, TheListsOfFieldsHaveEveryMember) {
+  expect_all_members_visited<Activation>("Activation");
+  expect_all_members_visited<RouterSpec>("RouterSpec");
+  expect_all_members_visited<ProjectionSpec>("ProjectionSpec");
+  expect_all_members_visited<SharedExpertSpec>("SharedExpertSpec");
+  expect_all_members_visited<LayerSpec>("LayerSpec");
+  expect_all_members_visited<Wishes>("Wishes");
+  expect_all_members_visited<Deployment>("Deployment");
+  expect_all_members_visited<Environment>("Environment");
+  expect_all_members_visited<Width>("Width");
+  expect_all_members_visited<TensorType>("TensorType");
+  expect_all_members_visited<Stage>("Stage");
+  expect_all_members_visited<TailStep>("TailStep");
+  expect_all_members_visited<Recipe>("Recipe");
+  expect_all_members_visited<Area>("Area");
+  expect_all_members_visited<Workspace>("Workspace");
+  expect_all_members_visited<Refusal>("Refusal");
+  expect_all_members_visited<RankSlice>("RankSlice");
+  expect_all_members_visited<MemoryPlan>("MemoryPlan");
+  expect_all_members_visited<Estimates>("Estimates");
+  expect_all_members_visited<Plan>("Plan");
+}
+
 template <class Struct>
 int expect_every_leaf_counts(Struct Plan::*part) {
   const Plan plan = fake::plan(fake::nemotron(1024), fake::with_backend("wide", 7));

@@ -19,6 +19,14 @@ TEST(L16, MappedBytesOfGptOss20bAreItsCodesScalesBiasesAndRouter) {
   EXPECT_EQ(plan.memory.fit, Fit::fits);
 }
 
+TEST(L16, MappedBytesOfALatentLayerWithoutGateCountEveryMatrixOnce) {
+  const Plan plan = fake::plan(fake::nemotron(1024));
+  const std::int64_t routed = std::int64_t{2} * 1024 * 1856, shared = 2 * 2688 * 3712, latent = 2 * 1024 * 2688,
+                     router = 128 * 2688;
+  EXPECT_EQ(plan.memory.mapped, 2 * (128 * routed + shared + latent + router) + 128 * 4) << "bf16, and an fp32 selection bias";
+  EXPECT_EQ(plan.estimates.parameters_active, 6 * routed + shared + latent + router + 128);
+}
+
 TEST(L16, ARaggedFp8BlockHasAScaleOfItsOwn) {
   const Catalog catalog = fake::catalog();
   EXPECT_EQ(matrix_size(catalog, fake::projection("fp8_block"), 144, 208).bytes, 144 * 208 + 2 * 2 * 4);

@@ -170,22 +170,22 @@ std::string widths_text(const Plan& plan) {
   return section("Widths", table.text());
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+/// "act:BF16[1024,736->768]": valid extents, and stored ones where they differ.
+std::string tensor_text(const TensorType& tensor) {
   std::vector<std::string> extents;
-  for (const int64_t extent : shape) extents.push_back(to_string(extent));
-  return "[" + join(extents, ",") + "]";
+  for (std::size_t i = 0; i < tensor.valid.size(); ++i)
+    extents.push_back(to_string(tensor.valid[i]) + (tensor.stored[i] == tensor.valid[i] ? "" : "->" + to_string(tensor.stored[i])));
+  return tensor.name + ":" + text_of(name_of(tensor.dtype)) + "[" + join(extents, ",") + "]";
 }
 
 std::string tensors_text(const std::vector<TensorType>& tensors) {
   std::vector<std::string> words;
-  for (const TensorType& tensor : tensors)
-    words.push_back(tensor.name + " " + text_of(name_of(tensor.dtype)) + shape_text(tensor.valid) +
-                    (tensor.stored == tensor.valid ? "" : " stored " + shape_text(tensor.stored)));
-  return words.empty() ? "-" : join(words, "; ");
+  for (const TensorType& tensor : tensors) words.push_back(tensor_text(tensor));
+  return words.empty() ? "-" : join(words, " ");
 }
 
 std::string stages_text(const Plan& plan) {
-  Table table({"#", "stage", "who", "", "tensors"}, {0});
+  Table table({"#", "stage", "who", "", "tensors, valid->stored where padded"}, {0});
   for (const Stage& stage : plan.stages) {
     table.row({to_string(static_cast<int>(stage.id)), stage.name, stage.who, "in", tensors_text(stage.in)});
     table.row({"", "", "", "out", tensors_text(stage.out)});

@@ -73,7 +73,6 @@ const char* broken_rule(TailOp op, const State& state, const Progress& progress,
                  : nullptr;
     case TailOp::scale:
       if (state.scaled) return "the routed scale is applied exactly once";
-      if (progress.done(TailOp::latent_norm)) return "a scale before the norm is not a scale after it";
       return progress.done(TailOp::add_shared) ? "the routed scale must not reach the shared expert" : nullptr;
     case TailOp::latent_norm:
       if (!state.reduced) return "the norm is not linear: the sum over ranks comes first";

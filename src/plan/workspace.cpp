@@ -141,7 +141,7 @@ std::optional<std::string> check_workspace(const Workspace& workspace, const std
     if (area.offset < 0 || area.bytes > workspace.bytes - area.offset) return describe(area) + " leaves the workspace";
     if (area.offset % area.alignment != 0) return describe(area) + " is not aligned to " + std::to_string(area.alignment);
   }
-  if (const auto breach = disjoint(workspace.areas)) return breach;
+  if (auto breach = disjoint(workspace.areas)) return breach;
   for (const Stage& stage : stages)
     for (const auto* tensors : {&stage.in, &stage.out})
       for (const TensorType& tensor : *tensors)

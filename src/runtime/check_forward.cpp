@@ -65,20 +65,27 @@ Distance distance_of(const std::vector<float>& truth, const std::vector<float>& 
 }
 
 std::string sentence(const CheckReport& report, const Distance& distance, const RoutingComparison& routing) {
-  std::string text = format_text("relative L2 error %.3g over %lld tokens, bound %.3g", report.relative_l2, static_cast<long long>(report.tokens), report.bound);
-  if (distance.not_finite_mismatches > 0) text += format_text("; %lld tokens are finite on one side only", static_cast<long long>(distance.not_finite_mismatches));
-  if (report.routing_mismatches > 0) text += format_text("; %lld tokens are routed to other experts than the reference's", static_cast<long long>(report.routing_mismatches));
-  if (report.weights_abs > routing.weights_bound) text += format_text("; routing weights are off by %.3g, bound %.3g", report.weights_abs, routing.weights_bound);
+  std::string text = format_text("relative L2 error %.3g over %lld tokens, bound %.3g", report.relative_l2,
+                                 static_cast<long long>(report.tokens), report.bound);
+  if (distance.not_finite_mismatches > 0)
+    text += format_text("; %lld tokens are finite on one side only", static_cast<long long>(distance.not_finite_mismatches));
+  if (report.routing_mismatches > 0)
+    text += format_text("; %lld tokens are routed to other experts than the reference's",
+                        static_cast<long long>(report.routing_mismatches));
+  if (report.weights_abs > routing.weights_bound)
+    text += format_text("; routing weights are off by %.3g, bound %.3g", report.weights_abs, routing.weights_bound);
   return text + (report.ok ? ": ok" : ": outside its bound");
 }
 
 }  // namespace
 
-CheckReport check_forward(const Plan& run, const std::shared_ptr<const LayerWeights>& weights, const ForwardInput& input, const ConstMatrix& output,
-                          const std::int32_t* top_k_index, const float* top_k_weights) {
+CheckReport check_forward(const Plan& run, const std::shared_ptr<const LayerWeights>& weights, const ForwardInput& input,
+                          const ConstMatrix& output, const std::int32_t* top_k_index, const float* top_k_weights) {
   const std::int64_t tokens = input.hidden_states.rows, hidden = run.spec.hidden;
-  if ((tokens > 0 && (top_k_index == nullptr || top_k_weights == nullptr)) || output.rows != tokens || output.cols != hidden || input.hidden_states.cols != hidden)
-    throw Error(ErrorCode::invalid_argument, "a check needs the forward's output of [tokens, hidden] and its routing; pass what forward was given and gave");
+  if ((tokens > 0 && (top_k_index == nullptr || top_k_weights == nullptr)) || output.rows != tokens || output.cols != hidden ||
+      input.hidden_states.cols != hidden)
+    throw Error(ErrorCode::invalid_argument,
+                "a check needs the forward's output of [tokens, hidden] and its routing; pass what forward was given and gave");
 
   const Plan reference = reference_plan_of(run, tokens);
   const std::vector<float> hidden_states = values_of(input.hidden_states);
@@ -87,18 +94,22 @@ CheckReport check_forward(const Plan& run, const std::shared_ptr<const LayerWeig
   ThreadPool pool(reference.threads);
   {
     const std::unique_ptr<Layer> layer = Layer::create(reference, weights, {}, &pool);
-    const RunStatus status = layer->forward({.hidden_states = exact_input, .router_logits = {}, .top_k_index = top_k_index, .top_k_weights = top_k_weights},
-                                            {.output = {truth.data(), DType::f32, tokens, hidden}});
+    const RunStatus status = layer->forward(
+        {.hidden_states = exact_input, .router_logits = {}, .top_k_index = top_k_index, .top_k_weights = top_k_weights},
+        {.output = {truth.data(), DType::f32, tokens, hidden}});
     if (!status.ok()) throw Error(status.code, std::string(status.text()));
   }
 
   RoutingComparison routing;
   if (input.top_k_index == nullptr) {
     std::vector<bool> skip(static_cast<std::size_t>(tokens));
-    for (std::int64_t token = 0; token < tokens; ++token) skip[static_cast<std::size_t>(token)] = !row_is_finite(hidden_states, token, hidden);
+    for (std::int64_t token = 0; token < tokens; ++token)
+      skip[static_cast<std::size_t>(token)] = !row_is_finite(hidden_states, token, hidden);
     LogitTruth logits;
-    if (input.router_logits.data != nullptr) logits.logits = values_of(input.router_logits);
-    else logits = true_logits(reference, weights, exact_input, pool);
+    if (input.router_logits.data != nullptr)
+      logits.logits = values_of(input.router_logits);
+    else
+      logits = true_logits(reference, weights, exact_input, pool);
     routing = compare_routing(run.spec, *weights, logits, input.token_ids, top_k_index, top_k_weights, skip);
   }
 

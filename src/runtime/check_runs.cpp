@@ -41,7 +41,9 @@ void add_shared(LayerSpec& spec, std::int64_t intermediate, bool gate) {
 
 std::vector<NamedShape> build_shapes() {
   std::vector<NamedShape> shapes;
-  const auto add = [&](const char* name, const LayerSpec& spec) { shapes.push_back(NamedShape{.name = name, .spec = spec, .source = "checks"}); };
+  const auto add = [&](const char* name, const LayerSpec& spec) {
+    shapes.push_back(NamedShape{.name = name, .spec = spec, .source = "checks"});
+  };
 
   LayerSpec gpt_oss = small_layer("gpt_oss", {2880, 96, 4, 2, "top_k_softmax"});
   gpt_oss.activation = {.kind = ActivationKind::swiglu_oai, .alpha = 1.702, .limit = 7, .offset = 1};
@@ -92,10 +94,13 @@ const LayerSpec& check_shape(const std::string& name) {
   static const std::vector<NamedShape> built = build_shapes();
   for (const NamedShape& shape : built)
     if (shape.name == name) return shape.spec;
-  throw Error(ErrorCode::invalid_argument, "a check shape must be one of check_shapes(), but '" + name + "' was given; choose one of them");
+  throw Error(ErrorCode::invalid_argument,
+              "a check shape must be one of check_shapes(), but '" + name + "' was given; choose one of them");
 }
 
-std::string CheckWay::name() const { return backend + (target.empty() ? "" : ":" + target) + ":" + std::string(name_of(arithmetic)); }
+std::string CheckWay::name() const {
+  return backend + (target.empty() ? "" : ":" + target) + ":" + std::string(name_of(arithmetic));
+}
 
 std::vector<CheckWay> check_ways(const Environment& environment) {
   std::vector<CheckWay> ways;

@@ -24,7 +24,7 @@ struct CheckWay {
   Finalize finalize = Finalize::builtin;
   bool invariant = false;
   int threads = 2;
-  std::string name() const;              ///< such as "cpu:avx2:exact"
+  std::string name() const;  ///< such as "cpu:avx2:exact"
 };
 /// Every backend with every target of the environment and each arithmetic level that is built, usable or not, in selection order.
 std::vector<CheckWay> check_ways(const Environment& environment);
@@ -35,9 +35,9 @@ PlanResult plan_way(const LayerSpec& spec, const CheckWay& way, std::int64_t tok
 /// What a forward gave.
 struct CheckRun {
   RunStatus status;
-  std::vector<float> output;             ///< [tokens, hidden]
-  std::vector<std::int32_t> index;       ///< [tokens, top_k]
-  std::vector<float> weights;            ///< [tokens, top_k]
+  std::vector<float> output;        ///< [tokens, hidden]
+  std::vector<std::int32_t> index;  ///< [tokens, top_k]
+  std::vector<float> weights;       ///< [tokens, top_k]
 };
 /// Runs tokens [begin, begin + count) of fp32 hidden states through a finalized layer.
 CheckRun run_tokens(Layer& layer, const std::vector<float>& hidden_states, std::int64_t begin, std::int64_t count);

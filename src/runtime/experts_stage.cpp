@@ -7,7 +7,8 @@ namespace motet {
 /// Prepared hidden states for the shared expert and the latent projection.
 void LayerImpl::prepare_x(const Call& call) noexcept {
   for_each_block(*executor_, call.tokens, grain_of(extents_.hidden), [&](std::int64_t begin, std::int64_t end, int) noexcept {
-    backend_->prepare_rows(call.input.hidden_states, nullptr, nullptr, begin, end - begin, areas_.x, extents_.x_stride(), extents_.hidden_stored);
+    backend_->prepare_rows(call.input.hidden_states, nullptr, nullptr, begin, end - begin, areas_.x, extents_.x_stride(),
+                           extents_.hidden_stored);
   });
 }
 
@@ -44,8 +45,8 @@ void LayerImpl::latent_in(const Call& call) noexcept {
 
 /// Pads and quantises the rows that experts read, sorted by slot. With input weighting each row is its token times the weight.
 void LayerImpl::prepare(const Call& call) noexcept {
-  const ConstMatrix source = extents_.latent == 0 ? call.input.hidden_states
-                                                  : ConstMatrix{areas_.latent_x, DType::f32, call.tokens, extents_.latent};
+  const ConstMatrix source =
+      extents_.latent == 0 ? call.input.hidden_states : ConstMatrix{areas_.latent_x, DType::f32, call.tokens, extents_.latent};
   const std::int64_t stride = extents_.permuted_stride(), stored = extents_.dispatch_stored;
   const std::int64_t grain = grain_of(extents_.dispatch);
   if (plan_.recipe.weight_site != WeightSite::input) {

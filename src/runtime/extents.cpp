@@ -13,10 +13,12 @@ namespace {
 std::int64_t stored_of(const Plan& plan, Axis axis, std::int64_t valid) {
   const Width* width = plan.width(axis);
   if (width == nullptr || width->valid != valid || width->stored < valid)
-    throw Error(ErrorCode::invalid_argument, "the plan must store axis '" + std::string(name_of(axis)) + "' with at least its " +
-                                                 std::to_string(valid) + " valid elements, but it has " +
-                                                 (width == nullptr ? "no such axis" : std::to_string(width->valid) + " valid and " + std::to_string(width->stored) + " stored") +
-                                                 "; make the plan with plan()");
+    throw Error(ErrorCode::invalid_argument,
+                "the plan must store axis '" + std::string(name_of(axis)) + "' with at least its " + std::to_string(valid) +
+                    " valid elements, but it has " +
+                    (width == nullptr ? "no such axis"
+                                      : std::to_string(width->valid) + " valid and " + std::to_string(width->stored) + " stored") +
+                    "; make the plan with plan()");
   return width->stored;
 }
 
@@ -31,11 +33,12 @@ class AreaFinder {
     const Area* area = plan_.area(id);
     const bool sized = checked_mul(rows, row_bytes, &needed);
     if (area == nullptr || !sized || area->bytes < needed || area->offset < 0 || area->bytes > plan_.workspace.bytes - area->offset)
-      throw Error(ErrorCode::invalid_argument,
-                  "the plan's workspace area '" + std::string(name_of(id)) + "' must hold " + std::to_string(rows) + " rows of " +
-                      std::to_string(row_bytes) + " bytes inside " + std::to_string(plan_.workspace.bytes) + " bytes, but it has " +
-                      (area == nullptr ? "no such area" : std::to_string(area->bytes) + " bytes at " + std::to_string(area->offset)) +
-                      "; make the plan with plan()");
+      throw Error(
+          ErrorCode::invalid_argument,
+          "the plan's workspace area '" + std::string(name_of(id)) + "' must hold " + std::to_string(rows) + " rows of " +
+              std::to_string(row_bytes) + " bytes inside " + std::to_string(plan_.workspace.bytes) + " bytes, but it has " +
+              (area == nullptr ? "no such area" : std::to_string(area->bytes) + " bytes at " + std::to_string(area->offset)) +
+              "; make the plan with plan()");
     return reinterpret_cast<T*>(workspace_ + area->offset);
   }
 
@@ -56,7 +59,8 @@ Extents extents_of(const Plan& plan) {
   extents.zero_experts = spec.router.zero_experts;
   extents.top_k = spec.top_k;
   extents.max_tokens = plan.deployment.tokens;
-  if (!checked_mul(extents.max_tokens, extents.top_k, &extents.max_rows) || extents.max_rows > std::numeric_limits<std::int32_t>::max())
+  if (!checked_mul(extents.max_tokens, extents.top_k, &extents.max_rows) ||
+      extents.max_rows > std::numeric_limits<std::int32_t>::max())
     throw Error(ErrorCode::invalid_argument, "tokens * top_k must be at most 2147483647 rows on one rank, but the plan has " +
                                                  std::to_string(extents.max_tokens) + " tokens with top_k " +
                                                  std::to_string(extents.top_k) + "; plan for fewer tokens");

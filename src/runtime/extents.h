@@ -11,14 +11,14 @@ namespace motet {
 
 /// Valid and stored extents in elements; strides of prepared activations in bytes.
 struct Extents {
-  std::int64_t hidden = 0, latent = 0;         ///< valid; latent 0 = none
-  std::int64_t dispatch = 0;                   ///< valid width that experts read and write
+  std::int64_t hidden = 0, latent = 0;  ///< valid; latent 0 = none
+  std::int64_t dispatch = 0;            ///< valid width that experts read and write
   std::int64_t experts = 0, zero_experts = 0, top_k = 0;
   std::int64_t max_tokens = 0, max_rows = 0;
   std::int64_t hidden_stored = 0, dispatch_stored = 0, latent_stored = 0;
   std::int64_t act_stored = 0, shared_act_stored = 0;
-  std::int64_t rows_stored = 0;                ///< stored width of GEMM2 rows
-  std::int64_t activation_bytes = 0;           ///< of one prepared element
+  std::int64_t rows_stored = 0;       ///< stored width of GEMM2 rows
+  std::int64_t activation_bytes = 0;  ///< of one prepared element
   bool shared = false;
 
   std::int64_t choices() const { return experts + zero_experts; }
@@ -51,7 +51,7 @@ struct Areas {
   std::byte* shared_act = nullptr;
   float* shared_out = nullptr;
   std::byte* scratch = nullptr;
-  std::int64_t scratch_stride = 0;             ///< bytes per thread
+  std::int64_t scratch_stride = 0;  ///< bytes per thread
 };
 
 /// Points the areas into `workspace` after checking that every area the layer needs is there, is large enough for the extents

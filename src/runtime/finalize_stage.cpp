@@ -26,9 +26,11 @@ RunStatus LayerImpl::finalize(const Call& call) noexcept {
   if (hooks_.batch != nullptr) {
     const HookExtent wrote = hooks_.batch(hooks_.context, triple(call), areas_.routed);
     if (wrote.rows == call.tokens && wrote.cols == extents_.dispatch) return {};
-    return make_status(ErrorCode::hook_mismatch, "a batch hook must return the extent [%lld, %lld] it had to write, but it returned [%lld, %lld]; write every row at its true width",
-                       static_cast<long long>(call.tokens), static_cast<long long>(extents_.dispatch), static_cast<long long>(wrote.rows),
-                       static_cast<long long>(wrote.cols));
+    return make_status(ErrorCode::hook_mismatch,
+                       "a batch hook must return the extent [%lld, %lld] it had to write, but it returned [%lld, %lld]; write "
+                       "every row at its true width",
+                       static_cast<long long>(call.tokens), static_cast<long long>(extents_.dispatch),
+                       static_cast<long long>(wrote.rows), static_cast<long long>(wrote.cols));
   }
   const FinalizeArgs args{.rows = areas_.rows,
                           .rows_stride = extents_.rows_stored,
@@ -68,7 +70,8 @@ void LayerImpl::run_tail(const Call& call) noexcept {
     if (tail[first].op == TailOp::latent_out) {
       const ConstMatrix routed{areas_.routed, DType::f32, call.tokens, extents_.latent};
       for_each_block(*executor_, call.tokens, grain_of(extents_.latent), [&](std::int64_t begin, std::int64_t end, int) noexcept {
-        backend_->prepare_rows(routed, nullptr, nullptr, begin, end - begin, areas_.routed_x, extents_.routed_x_stride(), extents_.latent_stored);
+        backend_->prepare_rows(routed, nullptr, nullptr, begin, end - begin, areas_.routed_x, extents_.routed_x_stride(),
+                               extents_.latent_stored);
       });
       backend_->run_latent_out(DenseBatch{.x = areas_.routed_x,
                                           .x_stride = extents_.routed_x_stride(),

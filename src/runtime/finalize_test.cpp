@@ -20,8 +20,17 @@ struct Case {
 
   std::vector<float> run(bool weigh = true, RowHook hook = nullptr, void* context = nullptr) {
     std::vector<float> routed(static_cast<std::size_t>(tokens * width), -7.0f);
-    finalize_tokens({.rows = rows.data(), .rows_stride = stride, .width = width, .top_k = top_k, .row_of = row_of.data(), .expert = expert.data(),
-                     .weight = weight.data(), .weigh = weigh, .hook = hook, .hook_context = context, .routed = routed.data()},
+    finalize_tokens({.rows = rows.data(),
+                     .rows_stride = stride,
+                     .width = width,
+                     .top_k = top_k,
+                     .row_of = row_of.data(),
+                     .expert = expert.data(),
+                     .weight = weight.data(),
+                     .weigh = weigh,
+                     .hook = hook,
+                     .hook_context = context,
+                     .routed = routed.data()},
                     0, tokens);
     return routed;
   }
@@ -29,22 +38,40 @@ struct Case {
 
 /// Two tokens of top-2, width 2 stored as 3 with NaN in the padding; token 1 has one expert only and NaN as its absent weight.
 Case small_case() {
-  return {.rows = {1, 2, kNaN, 10, 20, kNaN, 100, 200, kNaN}, .row_of = {2, 0, -1, 1}, .expert = {5, 1, -1, 3}, .weight = {0.5f, 2, kNaN, 3},
-          .tokens = 2, .top_k = 2, .width = 2, .stride = 3};
+  return {.rows = {1, 2, kNaN, 10, 20, kNaN, 100, 200, kNaN},
+          .row_of = {2, 0, -1, 1},
+          .expert = {5, 1, -1, 3},
+          .weight = {0.5f, 2, kNaN, 3},
+          .tokens = 2,
+          .top_k = 2,
+          .width = 2,
+          .stride = 3};
 }
 
-TEST(Finalize, WeighsAndSumsInOrderOfK) {
-  EXPECT_EQ(small_case().run(), (std::vector<float>{52, 104, 30, 60}));
-}
+TEST(Finalize, WeighsAndSumsInOrderOfK) { EXPECT_EQ(small_case().run(), (std::vector<float>{52, 104, 30, 60})); }
 
 TEST(Finalize, EachTermAndEachSumIsRoundedOnce) {
   // 1 + 2^-24 rounds to 1, then + 2^-24 again: an order or a contraction that keeps the small terms together would give 1 + 2^-23.
   const float tiny = 0x1p-24f;
-  Case sums{.rows = {1, tiny, tiny}, .row_of = {0, 1, 2}, .expert = {0, 1, 2}, .weight = {1, 1, 1}, .tokens = 1, .top_k = 3, .width = 1, .stride = 1};
+  Case sums{.rows = {1, tiny, tiny},
+            .row_of = {0, 1, 2},
+            .expert = {0, 1, 2},
+            .weight = {1, 1, 1},
+            .tokens = 1,
+            .top_k = 3,
+            .width = 1,
+            .stride = 1};
   EXPECT_EQ(sums.run()[0], 1.0f);
   // w * y = 1 + 2^-11 + 2^-24 rounds to 1 + 2^-11 before the sum; a fused multiply-add would keep 2^-24 and give 2^-24.
   const float factor = 1 + 0x1p-12f;
-  Case fused{.rows = {-(1 + 0x1p-11f), factor}, .row_of = {0, 1}, .expert = {0, 1}, .weight = {1, factor}, .tokens = 1, .top_k = 2, .width = 1, .stride = 1};
+  Case fused{.rows = {-(1 + 0x1p-11f), factor},
+             .row_of = {0, 1},
+             .expert = {0, 1},
+             .weight = {1, factor},
+             .tokens = 1,
+             .top_k = 2,
+             .width = 1,
+             .stride = 1};
   EXPECT_EQ(fused.run()[0], 0.0f);
 }
 
@@ -69,16 +96,17 @@ TEST(Finalize, HookSeesEachLiveRowOnceWithItsMetadata) {
     std::vector<ExpertId> expert;
     std::vector<float> weight;
   } seen;
-  small_case().run(true,
-                   [](void* context, const HookRow& row) noexcept {
-                     auto& out = *static_cast<Seen*>(context);
-                     out.token.push_back(row.token);
-                     out.k.push_back(row.k);
-                     out.width.push_back(row.width);
-                     out.expert.push_back(row.expert);
-                     out.weight.push_back(row.weight);
-                   },
-                   &seen);
+  small_case().run(
+      true,
+      [](void* context, const HookRow& row) noexcept {
+        auto& out = *static_cast<Seen*>(context);
+        out.token.push_back(row.token);
+        out.k.push_back(row.k);
+        out.width.push_back(row.width);
+        out.expert.push_back(row.expert);
+        out.weight.push_back(row.weight);
+      },
+      &seen);
   EXPECT_EQ(seen.token, (std::vector<std::int64_t>{0, 0, 1}));
   EXPECT_EQ(seen.k, (std::vector<std::int64_t>{0, 1, 1}));
   EXPECT_EQ(seen.width, (std::vector<std::int64_t>{2, 2, 2}));

@@ -66,18 +66,21 @@ RunStatus LayerImpl::run_stages(Call& call) noexcept {
 /// Experts read the padding of their rows as part of a reduction: it is zero (L4). Checked in poisoned layers only.
 RunStatus LayerImpl::check_padding(const Call& call) const noexcept {
   if (poison_ == nullptr) return {};
-  const std::int64_t row = first_unclean_padding(areas_.permuted, call.rows, extents_.permuted_stride(), extents_.dispatch, extents_.dispatch_stored,
-                                                 extents_.activation_bytes);
+  const std::int64_t row = first_unclean_padding(areas_.permuted, call.rows, extents_.permuted_stride(), extents_.dispatch,
+                                                 extents_.dispatch_stored, extents_.activation_bytes);
   if (row < 0) return {};
-  return make_status(ErrorCode::internal, "elements %lld..%lld of a prepared row must be zero, but row %lld holds others; this is a bug of the backend '%s'",
-                     static_cast<long long>(extents_.dispatch), static_cast<long long>(extents_.dispatch_stored - 1), static_cast<long long>(row),
-                     plan_.backend.c_str());
+  return make_status(
+      ErrorCode::internal,
+      "elements %lld..%lld of a prepared row must be zero, but row %lld holds others; this is a bug of the backend '%s'",
+      static_cast<long long>(extents_.dispatch), static_cast<long long>(extents_.dispatch_stored - 1), static_cast<long long>(row),
+      plan_.backend.c_str());
 }
 
 RunStatus LayerImpl::check_canaries() const noexcept {
   const char* area = poison_ == nullptr ? nullptr : poison_->broken_canary();
   if (area == nullptr) return {};
-  return make_status(ErrorCode::internal, "bytes behind workspace area '%s' must never be written, but they were; this is a bug of Motet", area);
+  return make_status(ErrorCode::internal,
+                     "bytes behind workspace area '%s' must never be written, but they were; this is a bug of Motet", area);
 }
 
 void LayerImpl::count_work(const Call& call) noexcept {

@@ -7,12 +7,12 @@
 namespace motet {
 
 struct Grouping {
-  const std::int32_t* slot = nullptr;   ///< [tokens, top_k]; outside [0, slots) = no row (absent, or a zero expert)
+  const std::int32_t* slot = nullptr;  ///< [tokens, top_k]; outside [0, slots) = no row (absent, or a zero expert)
   std::int64_t tokens = 0, top_k = 0, slots = 0;
-  std::int64_t* first_row = nullptr;    ///< out [slots + 1]: prefix sums; the last is the number of rows
-  std::int32_t* row_of = nullptr;       ///< out [tokens, top_k]; -1 = no row
-  std::int32_t* token_of = nullptr;     ///< out [tokens * top_k]: token of each row; entries past the row count are not written
-  std::int64_t* load = nullptr;         ///< out [slots]: rows of each slot
+  std::int64_t* first_row = nullptr;  ///< out [slots + 1]: prefix sums; the last is the number of rows
+  std::int32_t* row_of = nullptr;     ///< out [tokens, top_k]; -1 = no row
+  std::int32_t* token_of = nullptr;   ///< out [tokens * top_k]: token of each row; entries past the row count are not written
+  std::int64_t* load = nullptr;       ///< out [slots]: rows of each slot
 };
 
 /// Rows of one slot keep the order of (token, k). Allocates nothing. Returns the number of rows.

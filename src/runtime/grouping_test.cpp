@@ -44,10 +44,10 @@ TEST(Grouping, RowsOfASlotKeepTokenOrder) {
 }
 
 TEST(Grouping, AbsentAndZeroExpertsHaveNoRow) {
-  const Grouped result = group({-1, 3, 1, -1}, 2, 2);   // 3 is a zero expert of a layer with two experts
+  const Grouped result = group({-1, 3, 1, -1}, 2, 2);  // 3 is a zero expert of a layer with two experts
   EXPECT_EQ(result.rows, 1);
   EXPECT_EQ(result.row_of, (I32{-1, -1, 0, -1}));
-  EXPECT_EQ(result.token_of, (I32{1, -9, -9, -9}));   // past the row count nothing is written
+  EXPECT_EQ(result.token_of, (I32{1, -9, -9, -9}));  // past the row count nothing is written
   EXPECT_EQ(result.first_row, (I64{0, 0, 1}));
 }
 

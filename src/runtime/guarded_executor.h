@@ -13,7 +13,8 @@ class GuardedExecutor final : public Executor {
   explicit GuardedExecutor(Executor& inner) : inner_(inner) {}
   int threads() const noexcept override { return inner_.threads(); }
 
-  void run(std::int64_t pieces, void (*body)(void* context, std::int64_t piece, int thread) noexcept, void* context) noexcept override {
+  void run(std::int64_t pieces, void (*body)(void* context, std::int64_t piece, int thread) noexcept,
+           void* context) noexcept override {
     struct Call {
       void (*body)(void*, std::int64_t, int) noexcept;
       void* context;

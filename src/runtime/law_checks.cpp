@@ -9,13 +9,16 @@ namespace motet {
 namespace {
 
 using Outcome = std::optional<std::string>;
-constexpr std::int64_t kTokens = 13;   // odd, and more than any `few` kernel takes
+constexpr std::int64_t kTokens = 13;  // odd, and more than any `few` kernel takes
 
 std::unique_ptr<Layer> layer_of(const LawSubject& subject, const CheckWay& way, const Hooks& hooks = {}, bool poison = false) {
-  return create_layer(plan_way(subject.spec, way, kTokens, subject.environment).value(), subject.weights, hooks, nullptr, {.poison = poison});
+  return create_layer(plan_way(subject.spec, way, kTokens, subject.environment).value(), subject.weights, hooks, nullptr,
+                      {.poison = poison});
 }
 
-std::vector<float> inputs_of(const LawSubject& subject) { return synthetic_hidden_states(kTokens, subject.spec.hidden, subject.seed); }
+std::vector<float> inputs_of(const LawSubject& subject) {
+  return synthetic_hidden_states(kTokens, subject.spec.hidden, subject.seed);
+}
 
 /// Runs all tokens; the outcome holds the failure of the forward itself.
 Outcome run_all(Layer& layer, const LawSubject& subject, CheckRun& run) {
@@ -27,7 +30,8 @@ Outcome run_all(Layer& layer, const LawSubject& subject, CheckRun& run) {
 Outcome compare_bits(const CheckRun& one, const CheckRun& other, const char* what) {
   for (std::size_t i = 0; i < one.output.size(); ++i)
     if (!same_bits({one.output[i]}, {other.output[i]}))
-      return format_text("%s: output element %zu is %.9g on one side and %.9g on the other", what, i, static_cast<double>(one.output[i]), static_cast<double>(other.output[i]));
+      return format_text("%s: output element %zu is %.9g on one side and %.9g on the other", what, i,
+                         static_cast<double>(one.output[i]), static_cast<double>(other.output[i]));
   if (one.index != other.index || !same_bits(one.weights, other.weights)) return std::string(what) + ": the routing differs";
   return std::nullopt;
 }
@@ -96,14 +100,15 @@ Outcome batch_changes_nothing(const LawSubject& subject) {
     const CheckRun alone = run_tokens(*layer, hidden_states, token, 1);
     const std::int64_t hidden = subject.spec.hidden;
     const std::vector<float> in_batch(all.output.begin() + token * hidden, all.output.begin() + (token + 1) * hidden);
-    if (!same_bits(alone.output, in_batch)) return format_text("token %lld has other bits alone than in a batch", static_cast<long long>(token));
+    if (!same_bits(alone.output, in_batch))
+      return format_text("token %lld has other bits alone than in a batch", static_cast<long long>(token));
   }
   return std::nullopt;
 }
 
 /// Why the wish that a law needs is refused where the way itself can be planned.
 Outcome refusal_of(const LawSubject& subject, const CheckWay& way) {
-  if (!plan_way(subject.spec, subject.way, kTokens, subject.environment).plan) return std::nullopt;   // the check says so
+  if (!plan_way(subject.spec, subject.way, kTokens, subject.environment).plan) return std::nullopt;  // the check says so
   const PlanResult result = plan_way(subject.spec, way, kTokens, subject.environment);
   if (result.plan) return std::nullopt;
   return result.refusals.front().code + ": " + result.refusals.front().rule;

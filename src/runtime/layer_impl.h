@@ -17,16 +17,17 @@
 namespace motet {
 
 struct LayerOptions {
-  bool poison = false;   ///< poisoned workspace and canaries; a broken canary makes forward return ErrorCode::internal
+  bool poison = false;  ///< poisoned workspace and canaries; a broken canary makes forward return ErrorCode::internal
 };
 
 /// Layer::create with options that only tests and checks set.
-std::unique_ptr<Layer> create_layer(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks, Executor* executor,
-                                    const LayerOptions& options);
+std::unique_ptr<Layer> create_layer(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks,
+                                    Executor* executor, const LayerOptions& options);
 
 class LayerImpl final : public Layer {
  public:
-  LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks, Executor* executor, const LayerOptions& options);
+  LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks, Executor* executor,
+            const LayerOptions& options);
 
   const Plan& plan() const noexcept override { return plan_; }
   RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept override;
@@ -34,7 +35,7 @@ class LayerImpl final : public Layer {
   const std::int64_t* expert_load() const noexcept override { return load_.data(); }
 
  private:
-  struct Call;         // one forward: arguments, token and row counts
+  struct Call;  // one forward: arguments, token and row counts
 
   // forward.cpp
   RunStatus run_stages(Call& call) noexcept;
@@ -67,14 +68,14 @@ class LayerImpl final : public Layer {
   Arena workspace_;
   Areas areas_;
   std::unique_ptr<PreparedBackend> backend_;
-  std::unique_ptr<Executor> own_executor_;      // the pool, or the guard around the caller's executor
+  std::unique_ptr<Executor> own_executor_;  // the pool, or the guard around the caller's executor
   Executor* executor_ = nullptr;
   std::unique_ptr<Poison> poison_;
 
   std::vector<float> router_bias_, selection_bias_, per_expert_scale_, latent_norm_, shared_gate_;
-  std::vector<float> route_scratch_;            // route_scratch_floats per thread
-  std::vector<std::int32_t> hash_scratch_;      // top_k per thread, hash routing only
-  std::int64_t shared_rows_[2] = {0, 0};        // prefix sums of the shared expert's one slot
+  std::vector<float> route_scratch_;        // route_scratch_floats per thread
+  std::vector<std::int32_t> hash_scratch_;  // top_k per thread, hash routing only
+  std::int64_t shared_rows_[2] = {0, 0};    // prefix sums of the shared expert's one slot
   ReadCosts costs_;
   std::vector<std::int64_t> load_;
   ForwardStats stats_;

@@ -34,7 +34,7 @@ void for_each_block(Executor& executor, std::int64_t count, std::int64_t grain, 
 
 /// Items per block so that a block touches about `kBlockElements` elements of rows of `width`.
 inline std::int64_t grain_of(std::int64_t width) noexcept {
-  constexpr std::int64_t kBlockElements = 16384;   // far above the cost of handing out a piece, far below a token batch
+  constexpr std::int64_t kBlockElements = 16384;  // far above the cost of handing out a piece, far below a token batch
   return std::max<std::int64_t>(1, kBlockElements / std::max<std::int64_t>(1, width));
 }
 

@@ -9,7 +9,7 @@
 namespace motet {
 namespace {
 
-constexpr int kNanByte = 0xFF;      // 0xFF.. is NaN in f32, f16, bf16 and e4m3, and -1 in the integer areas
+constexpr int kNanByte = 0xFF;  // 0xFF.. is NaN in f32, f16, bf16 and e4m3, and -1 in the integer areas
 constexpr int kCanaryByte = 0xA5;
 
 }  // namespace
@@ -43,7 +43,8 @@ void Poison::before_forward() const noexcept {
 
 void Poison::enter(StageId stage) const noexcept {
   for (const Area& area : plan_.workspace.areas)
-    if (area.first == stage && area.bytes > 0) std::memset(workspace_ + area.offset, kNanByte, static_cast<std::size_t>(area.bytes));
+    if (area.first == stage && area.bytes > 0)
+      std::memset(workspace_ + area.offset, kNanByte, static_cast<std::size_t>(area.bytes));
 }
 
 void Poison::leave(StageId stage) const noexcept {
@@ -60,8 +61,8 @@ const char* Poison::broken_canary() const noexcept {
   return nullptr;
 }
 
-std::int64_t first_unclean_padding(const std::byte* data, std::int64_t rows, std::int64_t stride, std::int64_t valid, std::int64_t stored,
-                                   std::int64_t element_bytes) noexcept {
+std::int64_t first_unclean_padding(const std::byte* data, std::int64_t rows, std::int64_t stride, std::int64_t valid,
+                                   std::int64_t stored, std::int64_t element_bytes) noexcept {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::byte* begin = data + row * stride + valid * element_bytes;
     const std::byte* end = data + row * stride + stored * element_bytes;

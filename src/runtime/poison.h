@@ -40,7 +40,7 @@ class Poison {
 };
 
 /// First row of `rows` whose elements [valid, stored) of `element_bytes` are not all zero bytes; -1 when there is none.
-std::int64_t first_unclean_padding(const std::byte* data, std::int64_t rows, std::int64_t stride, std::int64_t valid, std::int64_t stored,
-                                   std::int64_t element_bytes) noexcept;
+std::int64_t first_unclean_padding(const std::byte* data, std::int64_t rows, std::int64_t stride, std::int64_t valid,
+                                   std::int64_t stored, std::int64_t element_bytes) noexcept;
 
 }  // namespace motet

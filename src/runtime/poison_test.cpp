@@ -56,7 +56,7 @@ TEST(Poison, AreasDieWithTheirLastStage) {
 TEST(Poison, FindsTheFirstRowWithUncleanPadding) {
   std::vector<std::byte> rows(3 * 8);
   EXPECT_EQ(first_unclean_padding(rows.data(), 3, 8, 3, 4, 2), -1);
-  rows[8 + 5] = std::byte{1};   // a valid element
+  rows[8 + 5] = std::byte{1};  // a valid element
   EXPECT_EQ(first_unclean_padding(rows.data(), 3, 8, 3, 4, 2), -1);
   rows[16 + 7] = std::byte{1};
   EXPECT_EQ(first_unclean_padding(rows.data(), 3, 8, 3, 4, 2), 2);

@@ -35,10 +35,13 @@ TEST(Registry, SaysThatNoStrategyExchangesAnything) {
 
 TEST(Shapes, EveryShapeCanBePlannedOnOneRank) {
   Environment environment = Environment::probe();
-  environment.memory_bytes = 0;   // compare nothing
+  environment.memory_bytes = 0;  // compare nothing
   for (const NamedShape& shape : shapes()) {
     const PlanResult result = plan(shape.spec, {.tokens = 4}, environment);
-    EXPECT_TRUE(result.plan.has_value()) << shape.name << ": " << (result.refusals.empty() ? "" : result.refusals.front().rule + ", given " + result.refusals.front().given);
+    EXPECT_TRUE(result.plan.has_value()) << shape.name << ": "
+                                         << (result.refusals.empty()
+                                                 ? ""
+                                                 : result.refusals.front().rule + ", given " + result.refusals.front().given);
     EXPECT_TRUE(has(families(), shape.spec.family)) << shape.name;
     EXPECT_FALSE(shape.source.empty()) << shape.name;
   }

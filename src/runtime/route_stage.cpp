@@ -14,7 +14,8 @@ void LayerImpl::route(const Call& call) noexcept {
   if (call.input.top_k_index != nullptr) {
     take_given_routing(call);
   } else if (call.ran_router) {
-    backend_->run_router(call.input.hidden_states, areas_.logits, extents_.choices(), areas_.scratch, areas_.scratch_stride, *executor_);
+    backend_->run_router(call.input.hidden_states, areas_.logits, extents_.choices(), areas_.scratch, areas_.scratch_stride,
+                         *executor_);
     route_logits(call, areas_.logits);
   } else {
     route_logits(call, static_cast<const float*>(call.input.router_logits.data));

@@ -17,7 +17,7 @@
 namespace motet {
 namespace {
 
-constexpr double kUnit = 0x1p-24;   // unit roundoff of fp32
+constexpr double kUnit = 0x1p-24;  // unit roundoff of fp32
 
 /// Probabilistic bound on the rounding of a dot product of length n, relative to |w| |x|: lambda sqrt(n) u with lambda = 6
 /// (Higham and Mary 2019, theorem 2.4: fails with probability below 2 exp(-18) per operation), and one for the bias and the result.
@@ -39,9 +39,14 @@ std::vector<double> row_norms(const WeightView& router, DType dtype) {
 class TrueRouter {
  public:
   TrueRouter(const LayerSpec& spec, const LayerWeights& weights)
-      : spec_(spec), weights_(weights), selection_bias_(floats_of(weights.selection_bias)), scale_(floats_of(weights.per_expert_scale)),
-        scratch_(static_cast<std::size_t>(route_scratch_floats(spec.experts + spec.router.zero_experts))), hash_(static_cast<std::size_t>(spec.top_k)),
-        index_(hash_.size()), weight_(hash_.size()) {}
+      : spec_(spec),
+        weights_(weights),
+        selection_bias_(floats_of(weights.selection_bias)),
+        scale_(floats_of(weights.per_expert_scale)),
+        scratch_(static_cast<std::size_t>(route_scratch_floats(spec.experts + spec.router.zero_experts))),
+        hash_(static_cast<std::size_t>(spec.top_k)),
+        index_(hash_.size()),
+        weight_(hash_.size()) {}
 
   void route(const float* logits, std::int64_t token_id) {
     const bool hashed = spec_.router.selection == RouterSelection::hash;
@@ -89,19 +94,21 @@ class TrueRouter {
 };
 
 /// Largest weight difference that logits moved by `margin` can make: every method's weight changes by at most twice the move,
-/// relative to weights of at most scale (softmax, ratios of sigmoid or sqrt-softplus) or by the move itself (plain logits, sigmoid).
+/// relative to weights of at most scale (softmax, ratios of sigmoid or sqrt-softplus) or by the move itself (plain logits,
+/// sigmoid).
 double weight_bound(const LayerSpec& spec, const std::vector<float>& per_expert_scale, double margin) {
   double largest = std::abs(spec.router.scale_site == ScaleSite::weights ? spec.router.scale : 1);
   double expert_scale = 1;
   for (const float scale : per_expert_scale) expert_scale = std::max(expert_scale, static_cast<double>(std::abs(scale)));
-  const double arithmetic = (static_cast<double>(spec.experts + spec.router.zero_experts) + 32) * kUnit;   // sums of the router, its exp
+  const double arithmetic =
+      (static_cast<double>(spec.experts + spec.router.zero_experts) + 32) * kUnit;  // sums of the router, its exp
   return std::max(1.0, largest) * expert_scale * (2 * margin + arithmetic);
 }
 
 }  // namespace
 
-LogitTruth true_logits(const Plan& reference_plan, const std::shared_ptr<const LayerWeights>& weights, const ConstMatrix& hidden_states,
-                       Executor& executor) {
+LogitTruth true_logits(const Plan& reference_plan, const std::shared_ptr<const LayerWeights>& weights,
+                       const ConstMatrix& hidden_states, Executor& executor) {
   const LayerSpec& spec = reference_plan.spec;
   const std::int64_t choices = spec.experts + spec.router.zero_experts;
   LogitTruth truth;
@@ -109,7 +116,8 @@ LogitTruth true_logits(const Plan& reference_plan, const std::shared_ptr<const L
   const std::unique_ptr<PreparedBackend> backend = find_backend("reference")->prepare(reference_plan, weights);
   const Area* area = reference_plan.area(AreaId::scratch);
   const Arena scratch(area == nullptr ? 0 : area->bytes, "the scratch of a check");
-  backend->run_router(hidden_states, truth.logits.data(), choices, scratch.data(), area == nullptr ? 0 : area->bytes / std::max(1, reference_plan.threads), executor);
+  backend->run_router(hidden_states, truth.logits.data(), choices, scratch.data(),
+                      area == nullptr ? 0 : area->bytes / std::max(1, reference_plan.threads), executor);
 
   const std::vector<float> bias = floats_of(weights->router_bias);
   const std::vector<double> norms = row_norms(weights->router, spec.router.weight_dtype);
@@ -129,8 +137,9 @@ LogitTruth true_logits(const Plan& reference_plan, const std::shared_ptr<const L
   return truth;
 }
 
-RoutingComparison compare_routing(const LayerSpec& spec, const LayerWeights& weights, const LogitTruth& truth, const std::int64_t* token_ids,
-                                  const std::int32_t* index, const float* weight, const std::vector<bool>& skip) {
+RoutingComparison compare_routing(const LayerSpec& spec, const LayerWeights& weights, const LogitTruth& truth,
+                                  const std::int64_t* token_ids, const std::int32_t* index, const float* weight,
+                                  const std::vector<bool>& skip) {
   const std::int64_t choices = spec.experts + spec.router.zero_experts;
   TrueRouter router(spec, weights);
   RoutingComparison result;
@@ -143,7 +152,8 @@ RoutingComparison compare_routing(const LayerSpec& spec, const LayerWeights& wei
     router.route(logits, token_id);
     const bool same = router.same_set(chosen);
     for (std::int64_t k = 0; same && k < spec.top_k; ++k)
-      result.weights_abs = std::max(result.weights_abs, std::abs(static_cast<double>(weight[token * spec.top_k + k]) - router.weight_of(chosen[k])));
+      result.weights_abs =
+          std::max(result.weights_abs, std::abs(static_cast<double>(weight[token * spec.top_k + k]) - router.weight_of(chosen[k])));
     if (truth.margin.empty()) {
       result.mismatches += !same;
       continue;

@@ -65,7 +65,7 @@ class CheckRunner {
  private:
   const CheckWishes& wishes_;
   const Environment& environment_;
-  std::string key_;                                  // the weights in use; one set at a time is kept
+  std::string key_;  // the weights in use; one set at a time is kept
   std::shared_ptr<const LayerWeights> weights_;
   std::vector<CheckCase> cases_;
 };
@@ -73,12 +73,14 @@ class CheckRunner {
 /// Why a way cannot run on this machine: its target is not there. Anything else is a failure of the case.
 std::optional<std::string> target_missing(const CheckWay& way, const Environment& environment) {
   for (const TargetFacts& target : environment.targets)
-    if (target.name == way.target && !(target.compiled && target.usable)) return "target " + target.name + " is not usable here: " + target.reason;
+    if (target.name == way.target && !(target.compiled && target.usable))
+      return "target " + target.name + " is not usable here: " + target.reason;
   return std::nullopt;
 }
 
-std::optional<std::string> check_numerics(const LayerSpec& spec, const std::shared_ptr<const LayerWeights>& weights, const CheckWay& way,
-                                          const Environment& environment, std::uint64_t seed, std::string& detail) {
+std::optional<std::string> check_numerics(const LayerSpec& spec, const std::shared_ptr<const LayerWeights>& weights,
+                                          const CheckWay& way, const Environment& environment, std::uint64_t seed,
+                                          std::string& detail) {
   const std::int64_t most = *std::max_element(std::begin(kTokenCounts), std::end(kTokenCounts));
   const std::unique_ptr<Layer> layer = Layer::create(plan_way(spec, way, most, environment).value(), weights);
   const std::vector<float> hidden_states = synthetic_hidden_states(most, spec.hidden, seed);
@@ -87,7 +89,8 @@ std::optional<std::string> check_numerics(const LayerSpec& spec, const std::shar
     const CheckRun run = run_tokens(*layer, hidden_states, 0, tokens);
     if (!run.status.ok()) return format_text("%lld tokens: ", static_cast<long long>(tokens)) + std::string(run.status.text());
     const ForwardInput input{.hidden_states = {hidden_states.data(), DType::f32, tokens, spec.hidden}, .router_logits = {}};
-    const CheckReport report = check_forward(layer->plan(), weights, input, {run.output.data(), DType::f32, tokens, spec.hidden}, run.index.data(), run.weights.data());
+    const CheckReport report = check_forward(layer->plan(), weights, input, {run.output.data(), DType::f32, tokens, spec.hidden},
+                                             run.index.data(), run.weights.data());
     if (!report.ok) return report.text;
     if (report.relative_l2 >= worst.relative_l2) worst = report;
   }
@@ -103,7 +106,7 @@ std::optional<LayerSpec> in_format(const LayerSpec& spec, const FormatFacts& fac
 
 void add_shape(CheckRunner& runner, const NamedShape& shape, const FormatFacts& facts) {
   const std::optional<LayerSpec> spec = in_format(shape.spec, facts);
-  if (!spec) return;   // such a layer cannot exist: its codes would not fill whole blocks
+  if (!spec) return;  // such a layer cannot exist: its codes would not fill whole blocks
   const std::string key = std::string(facts.name) + "/" + shape.name;
   for (const CheckWay& way : check_ways(runner.environment())) {
     runner.add("numerics/" + way.name() + "/" + key, target_missing(way, runner.environment()), [&](std::string& detail) {
@@ -121,7 +124,8 @@ void add_laws(CheckRunner& runner, const NamedShape& shape) {
       const std::string name = std::string(law.law) + "." + std::string(law.name) + "/" + way.name() + "/" + key;
       if (!matches(name, runner.wishes().filter)) continue;
       std::optional<std::string> skipped = target_missing(way, runner.environment());
-      const LawSubject subject{spec, skipped ? nullptr : runner.weights_of(key, spec), way, runner.environment(), runner.wishes().seed};
+      const LawSubject subject{spec, skipped ? nullptr : runner.weights_of(key, spec), way, runner.environment(),
+                               runner.wishes().seed};
       if (!skipped) skipped = law.exempt(subject);
       runner.add(name, skipped, [&](std::string& detail) {
         detail = "holds";

@@ -13,7 +13,7 @@ namespace {
 struct ShapeRow {
   std::string_view name, family, format, router;
   std::int64_t hidden, intermediate, experts, top_k, shared, latent;
-  double scale;                ///< routed scaling factor; 1 = none
+  double scale;  ///< routed scaling factor; 1 = none
   std::int64_t groups, groups_kept;
   std::string_view source;
 };
@@ -48,7 +48,8 @@ constexpr ShapeRow kShapes[] = {
 ProjectionSpec projection_of(std::string_view format) {
   const Format* known = find_format(format);
   MOTET_CHECK(known != nullptr, "shape table names format %.*s", static_cast<int>(format.size()), format.data());
-  return ProjectionSpec{.format = std::string(format), .block_rows = known->facts.block_rows, .block_cols = known->facts.block_cols};
+  return ProjectionSpec{
+      .format = std::string(format), .block_rows = known->facts.block_rows, .block_cols = known->facts.block_cols};
 }
 
 /// What every checkpoint of a family has in common: expert body, layout, biases.

@@ -16,8 +16,8 @@ namespace {
 std::size_t elements_of(std::int64_t tokens, std::int64_t width) {
   std::int64_t count = 0;
   if (tokens < 0 || width < 0 || !checked_mul(tokens, width, &count) || count > (std::int64_t{1} << 40))
-    throw Error(ErrorCode::invalid_argument, "synthetic inputs need tokens and width >= 0 with at most 2^40 elements, but got " + std::to_string(tokens) + " x " +
-                                                 std::to_string(width) + "; ask for fewer");
+    throw Error(ErrorCode::invalid_argument, "synthetic inputs need tokens and width >= 0 with at most 2^40 elements, but got " +
+                                                 std::to_string(tokens) + " x " + std::to_string(width) + "; ask for fewer");
   return static_cast<std::size_t>(count);
 }
 
@@ -26,13 +26,16 @@ std::vector<double> popularity(std::int64_t experts, RoutingPattern pattern, Ran
   std::vector<double> values(static_cast<std::size_t>(experts), 1.0);
   if (pattern == RoutingPattern::uniform) return values;
   for (std::size_t rank = 0; rank < values.size(); ++rank) values[rank] = 1.0 / static_cast<double>(rank + 1);
-  for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
+  for (std::size_t i = values.size(); i > 1; --i)
+    std::swap(values[i - 1], values[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
   return values;
 }
 
 }  // namespace
 
-std::shared_ptr<const LayerWeights> synthetic_weights(const LayerSpec& spec, std::uint64_t seed) { return make_synthetic_weights(spec, seed); }
+std::shared_ptr<const LayerWeights> synthetic_weights(const LayerSpec& spec, std::uint64_t seed) {
+  return make_synthetic_weights(spec, seed);
+}
 
 std::vector<float> synthetic_hidden_states(std::int64_t tokens, std::int64_t hidden, std::uint64_t seed) {
   std::vector<float> values(elements_of(tokens, hidden));
@@ -41,12 +44,13 @@ std::vector<float> synthetic_hidden_states(std::int64_t tokens, std::int64_t hid
   return values;
 }
 
-void synthetic_routing(const LayerSpec& spec, std::int64_t tokens, RoutingPattern pattern, std::uint64_t seed, std::vector<std::int32_t>& index,
-                       std::vector<float>& weights) {
+void synthetic_routing(const LayerSpec& spec, std::int64_t tokens, RoutingPattern pattern, std::uint64_t seed,
+                       std::vector<std::int32_t>& index, std::vector<float>& weights) {
   const std::int64_t choices = spec.experts + spec.router.zero_experts;
   if (spec.top_k < 1 || spec.top_k > choices)
-    throw Error(ErrorCode::invalid_argument, "a token chooses 1 to experts distinct experts, but top_k is " + std::to_string(spec.top_k) + " of " +
-                                                 std::to_string(choices) + "; give a smaller top_k");
+    throw Error(ErrorCode::invalid_argument, "a token chooses 1 to experts distinct experts, but top_k is " +
+                                                 std::to_string(spec.top_k) + " of " + std::to_string(choices) +
+                                                 "; give a smaller top_k");
   index.assign(elements_of(tokens, spec.top_k), 0);
   weights.assign(index.size(), 0);
   Random random(seed);

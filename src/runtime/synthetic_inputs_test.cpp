@@ -21,8 +21,8 @@ TEST(SyntheticHiddenStates, AreBf16ValuesOfUnitVariance) {
     squares += static_cast<double>(value) * value;
   }
   const double count = static_cast<double>(values.size());
-  EXPECT_LT(std::abs(sum / count), 5 / std::sqrt(count));                 // five standard errors of the mean
-  EXPECT_LT(std::abs(squares / count - 1), 5 * std::sqrt(2 / count));     // and of the variance
+  EXPECT_LT(std::abs(sum / count), 5 / std::sqrt(count));              // five standard errors of the mean
+  EXPECT_LT(std::abs(squares / count - 1), 5 * std::sqrt(2 / count));  // and of the variance
 }
 
 TEST(SyntheticHiddenStates, DependOnTheSeedAlone) {
@@ -40,17 +40,21 @@ double busiest_share(RoutingPattern pattern) {
   synthetic_routing(spec, 512, pattern, 3, index, weights);
   std::vector<int> counts(64);
   for (std::size_t i = 0; i < index.size(); i += 4) {
-    EXPECT_EQ(std::set<std::int32_t>(index.begin() + static_cast<std::ptrdiff_t>(i), index.begin() + static_cast<std::ptrdiff_t>(i) + 4).size(), 4u);
+    EXPECT_EQ(
+        std::set<std::int32_t>(index.begin() + static_cast<std::ptrdiff_t>(i), index.begin() + static_cast<std::ptrdiff_t>(i) + 4)
+            .size(),
+        4u);
     EXPECT_NEAR(weights[i] + weights[i + 1] + weights[i + 2] + weights[i + 3], 1, 4 * 0x1p-23);
     for (std::size_t k = 0; k < 4; ++k) ++counts[static_cast<std::size_t>(index[i + k])];
   }
   std::sort(counts.rbegin(), counts.rend());
-  return static_cast<double>(counts[0] + counts[1] + counts[2] + counts[3] + counts[4] + counts[5] + counts[6] + counts[7]) / (512 * 4);
+  return static_cast<double>(counts[0] + counts[1] + counts[2] + counts[3] + counts[4] + counts[5] + counts[6] + counts[7]) /
+         (512 * 4);
 }
 
 TEST(SyntheticRouting, ZipfFavoursFewExpertsUniformDoesNot) {
   const double fair = 8.0 / 64, uniform = busiest_share(RoutingPattern::uniform), zipf = busiest_share(RoutingPattern::zipf);
-  EXPECT_LT(uniform, 2 * fair);   // 32 draws an expert scatter by 18 %, far below twice the mean
+  EXPECT_LT(uniform, 2 * fair);  // 32 draws an expert scatter by 18 %, far below twice the mean
   EXPECT_GT(zipf, 2 * uniform);
 }
 

@@ -53,15 +53,21 @@ void add_zero_experts(const TailArgs& args, std::int64_t token, float* row) noex
 void run_step(const TailArgs& args, TailOp op, std::int64_t token, float* row) noexcept {
   switch (op) {
     case TailOp::truncate:
-    case TailOp::reduce: return;
+    case TailOp::reduce:
+      return;
     case TailOp::scale:
       for (std::int64_t i = 0; i < args.width; ++i) row[i] = row[i] * args.routed_scale;
       return;
-    case TailOp::latent_norm: return normalise(row, args.width, args.norm_weight, args.norm_epsilon);
-    case TailOp::add_shared: return add_shared(args, token, row);
-    case TailOp::add_zero_experts: return add_zero_experts(args, token, row);
-    case TailOp::round: return store_row(row, args.output, token);
-    case TailOp::latent_out: break;
+    case TailOp::latent_norm:
+      return normalise(row, args.width, args.norm_weight, args.norm_epsilon);
+    case TailOp::add_shared:
+      return add_shared(args, token, row);
+    case TailOp::add_zero_experts:
+      return add_zero_experts(args, token, row);
+    case TailOp::round:
+      return store_row(row, args.output, token);
+    case TailOp::latent_out:
+      break;
   }
   MOTET_CHECK(false, "tail step %d is not token-wise", static_cast<int>(op));
 }

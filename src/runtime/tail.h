@@ -13,17 +13,17 @@ namespace motet {
 struct TailArgs {
   float* value = nullptr;
   std::int64_t width = 0;
-  float routed_scale = 1;                  ///< TailOp::scale
-  const float* norm_weight = nullptr;      ///< [width], TailOp::latent_norm
+  float routed_scale = 1;              ///< TailOp::scale
+  const float* norm_weight = nullptr;  ///< [width], TailOp::latent_norm
   float norm_epsilon = 0;
-  const float* shared = nullptr;           ///< fp32 [tokens, width], TailOp::add_shared
-  const float* shared_gate = nullptr;      ///< [hidden] or null: the shared row is multiplied by sigmoid(gate . x)
-  ConstMatrix hidden_states;               ///< as the caller gave them
-  const std::int32_t* expert = nullptr;    ///< [tokens, top_k]
-  const float* weight = nullptr;           ///< [tokens, top_k]
+  const float* shared = nullptr;         ///< fp32 [tokens, width], TailOp::add_shared
+  const float* shared_gate = nullptr;    ///< [hidden] or null: the shared row is multiplied by sigmoid(gate . x)
+  ConstMatrix hidden_states;             ///< as the caller gave them
+  const std::int32_t* expert = nullptr;  ///< [tokens, top_k]
+  const float* weight = nullptr;         ///< [tokens, top_k]
   std::int64_t experts = 0, top_k = 0;
   ZeroExpertKind zero_expert_kind = ZeroExpertKind::none;
-  Matrix output;                           ///< TailOp::round
+  Matrix output;  ///< TailOp::round
 };
 
 /// Applies `steps` to tokens [begin, end). `truncate` and `reduce` change nothing here: finalize reads true widths only, and

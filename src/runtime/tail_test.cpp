@@ -34,7 +34,7 @@ TEST(Tail, SharedGateIsSigmoidOfTheDotProduct) {
 
 TEST(Tail, IdentityExpertsAddWeightedInputsDropExpertsNothing) {
   const std::vector<float> x{1, 2, 100, 200}, weight{0.5f, 0.25f, 3, 9};
-  const std::vector<std::int32_t> expert{4, 1, -1, 5};   // 4 and 5 are zero experts of a layer with four
+  const std::vector<std::int32_t> expert{4, 1, -1, 5};  // 4 and 5 are zero experts of a layer with four
   for (const ZeroExpertKind kind : {ZeroExpertKind::identity, ZeroExpertKind::drop}) {
     std::vector<float> value{0, 0, 1, 1};
     TailArgs args;
@@ -47,7 +47,8 @@ TEST(Tail, IdentityExpertsAddWeightedInputsDropExpertsNothing) {
     args.top_k = 2;
     args.zero_expert_kind = kind;
     run_tail_steps(args, steps_of({TailOp::add_zero_experts}), 0, 2);
-    EXPECT_EQ(value, kind == ZeroExpertKind::identity ? (std::vector<float>{0.5f, 1, 901, 1801}) : (std::vector<float>{0, 0, 1, 1}));
+    EXPECT_EQ(value,
+              kind == ZeroExpertKind::identity ? (std::vector<float>{0.5f, 1, 901, 1801}) : (std::vector<float>{0, 0, 1, 1}));
   }
 }
 
@@ -64,7 +65,7 @@ TEST(Tail, LatentNormHasUnitMeanSquareTimesItsWeight) {
 }
 
 TEST(Tail, OutputIsRoundedOnceTiesToEven) {
-  std::vector<float> value{1 + 0x1p-8f, 1 + 0x1.8p-7f, -1 - 0x1.01p-8f};   // tie down, tie up, above the tie
+  std::vector<float> value{1 + 0x1p-8f, 1 + 0x1.8p-7f, -1 - 0x1.01p-8f};  // tie down, tie up, above the tie
   std::vector<std::uint16_t> output(3);
   TailArgs args;
   args.value = value.data();

@@ -31,8 +31,9 @@ double expert_flops(const ExpertView& expert) {
 /// A vector that the spec calls for must be there with `count` elements; one that it does not call for must be absent.
 void check_vector(const char* what, const BiasView& view, bool needed, std::int64_t count) {
   if (needed ? view.data != nullptr && view.count == count : view.data == nullptr) return;
-  throw Error(ErrorCode::wrong_shape, std::string(what) + " must have " + std::to_string(needed ? count : 0) + " elements, but the weights have " +
-                                          std::to_string(view.data == nullptr ? 0 : view.count) + "; load the weights with the plan's spec");
+  throw Error(ErrorCode::wrong_shape,
+              std::string(what) + " must have " + std::to_string(needed ? count : 0) + " elements, but the weights have " +
+                  std::to_string(view.data == nullptr ? 0 : view.count) + "; load the weights with the plan's spec");
 }
 
 }  // namespace
@@ -51,12 +52,14 @@ ReadCosts read_costs_of(const LayerWeights& weights) {
   for (const ExpertView& expert : weights.experts) costs.expert_bytes.push_back(expert_bytes(expert, gate_up_bits, down_bits));
   if (!weights.experts.empty()) costs.expert_flops = expert_flops(weights.experts.front());
   if (spec.shared.intermediate > 0) {
-    costs.shared_bytes = expert_bytes(weights.shared, bits_of_format(spec.shared.gate_up.format), bits_of_format(spec.shared.down.format)) +
-                         bias_bytes(weights.shared_gate);
+    costs.shared_bytes =
+        expert_bytes(weights.shared, bits_of_format(spec.shared.gate_up.format), bits_of_format(spec.shared.down.format)) +
+        bias_bytes(weights.shared_gate);
     costs.shared_flops = expert_flops(weights.shared) + (spec.shared.gate ? 2 * static_cast<double>(spec.hidden) : 0);
   }
   if (weights.router.codes != nullptr) {
-    costs.router_bytes = matrix_bytes(weights.router, bits_of(spec.router.weight_dtype)) + bias_bytes(weights.router_bias) + bias_bytes(weights.selection_bias);
+    costs.router_bytes = matrix_bytes(weights.router, bits_of(spec.router.weight_dtype)) + bias_bytes(weights.router_bias) +
+                         bias_bytes(weights.selection_bias);
     costs.router_flops = 2 * elements_of(weights.router);
   }
   if (spec.latent > 0) {
@@ -71,7 +74,8 @@ std::vector<float> floats_of(const BiasView& view) {
   std::vector<float> values;
   if (view.data == nullptr) return values;
   values.reserve(static_cast<std::size_t>(view.count));
-  for (std::int64_t i = 0; i < view.count; ++i) values.push_back(static_cast<float>(load_as_f64(view.dtype, view.data + i * view.stride)));
+  for (std::int64_t i = 0; i < view.count; ++i)
+    values.push_back(static_cast<float>(load_as_f64(view.dtype, view.data + i * view.stride)));
   return values;
 }
 

@@ -14,7 +14,7 @@ std::int64_t matrix_bytes(const WeightView& view, double bits_per_value);
 
 /// What one forward costs per part. Bytes are read once per forward, flops count once per row (2 per valid weight).
 struct ReadCosts {
-  std::vector<std::int64_t> expert_bytes;   ///< [experts]
+  std::vector<std::int64_t> expert_bytes;  ///< [experts]
   double expert_flops = 0;
   std::int64_t shared_bytes = 0;
   double shared_flops = 0;

@@ -39,7 +39,8 @@ TEST(L12, BatchHookGetsTheTripleAndItsSumsAreTheResult) {
       if (!can(shape.spec, with_finalize(way, Finalize::hook))) continue;
       SCOPED_TRACE(shape.name + " by " + way.name());
       const std::vector<float> x = inputs_of(shape.spec, 5);
-      const auto builtin = make_layer(shape.spec, way, 5), hooked = make_layer(shape.spec, with_finalize(way, Finalize::hook), 5, {.batch = identity_batch}, true);
+      const auto builtin = make_layer(shape.spec, way, 5),
+                 hooked = make_layer(shape.spec, with_finalize(way, Finalize::hook), 5, {.batch = identity_batch}, true);
       const CheckRun expected = run_tokens(*builtin, x, 0, 5), run = run_tokens(*hooked, x, 0, 5);
       ASSERT_TRUE(run.status.ok()) << run.status.text();
       EXPECT_TRUE(same_bits(run.output, expected.output));
@@ -49,7 +50,9 @@ TEST(L12, BatchHookGetsTheTripleAndItsSumsAreTheResult) {
 
 TEST(L12, BatchHookOfAnotherExtentIsNamedAtRunTime) {
   const LayerSpec& spec = check_shape("intermediate-720-scaled");
-  const BatchHook short_hook = [](void*, const Unfinalized& batch, float*) noexcept { return HookExtent{batch.tokens, batch.width - 1}; };
+  const BatchHook short_hook = [](void*, const Unfinalized& batch, float*) noexcept {
+    return HookExtent{batch.tokens, batch.width - 1};
+  };
   const auto layer = make_layer(spec, with_finalize(reference_way(), Finalize::hook), 2, {.batch = short_hook});
   const CheckRun run = run_tokens(*layer, inputs_of(spec, 2), 0, 2);
   EXPECT_EQ(run.status.code, ErrorCode::hook_mismatch);
@@ -62,9 +65,10 @@ TEST(L12, AHookThatChangesRowsChangesTheResult) {
     for (std::int64_t i = 0; i < row.width; ++i) row.row[i] = 2 * (row.row[i] * row.weight);
   };
   const std::vector<float> x = inputs_of(spec, 3);
-  const auto builtin = make_layer(spec, reference_way(), 3), hooked = make_layer(spec, with_finalize(reference_way(), Finalize::hook), 3, {.row = doubling});
+  const auto builtin = make_layer(spec, reference_way(), 3),
+             hooked = make_layer(spec, with_finalize(reference_way(), Finalize::hook), 3, {.row = doubling});
   CheckRun expected = run_tokens(*builtin, x, 0, 3);
-  for (float& value : expected.output) value *= 2;   // exact
+  for (float& value : expected.output) value *= 2;  // exact
   EXPECT_TRUE(same_bits(run_tokens(*hooked, x, 0, 3).output, expected.output));
 }
 
@@ -72,7 +76,9 @@ TEST(L12, HooksAndPlansThatDoNotBelongTogetherAreRefusedAtCreation) {
   const LayerSpec& spec = check_shape("intermediate-704");
   const Plan builtin = plan_way(spec, reference_way(), 2, machine()).value();
   const Plan hook = plan_way(spec, with_finalize(reference_way(), Finalize::hook), 2, machine()).value();
-  const auto create = [&](const Plan& plan, const Hooks& hooks) { return code_of([&] { Layer::create(plan, weights_of(spec), hooks); }); };
+  const auto create = [&](const Plan& plan, const Hooks& hooks) {
+    return code_of([&] { Layer::create(plan, weights_of(spec), hooks); });
+  };
   EXPECT_EQ(create(builtin, {.row = identity_hook}), ErrorCode::hook_mismatch);
   EXPECT_EQ(create(builtin, {.batch = identity_batch}), ErrorCode::hook_mismatch);
   EXPECT_EQ(create(hook, {}), ErrorCode::hook_mismatch);
@@ -86,7 +92,8 @@ std::vector<float> sum_unfinalized(Layer& layer, const std::vector<float>& x, st
   Unfinalized triple;
   ForwardOutput output;
   output.unfinalized = &triple;
-  const RunStatus status = layer.forward({.hidden_states = {x.data(), DType::f32, tokens, spec.hidden}, .router_logits = {}}, output);
+  const RunStatus status =
+      layer.forward({.hidden_states = {x.data(), DType::f32, tokens, spec.hidden}, .router_logits = {}}, output);
   EXPECT_TRUE(status.ok()) << status.text();
   EXPECT_EQ(triple.tokens, tokens);
   EXPECT_EQ(triple.top_k, spec.top_k);
@@ -99,7 +106,7 @@ std::vector<float> sum_unfinalized(Layer& layer, const std::vector<float>& x, st
 }
 
 TEST(L12, UnfinalizedRowsSumToTheBuiltinResult) {
-  const LayerSpec& spec = check_shape("intermediate-704");   // its tail only rounds, so that routed sums are the output
+  const LayerSpec& spec = check_shape("intermediate-704");  // its tail only rounds, so that routed sums are the output
   const std::vector<float> x = inputs_of(spec, 5);
   for (const CheckWay& way : usable_ways()) {
     if (!can(spec, with_finalize(way, Finalize::unfinalized))) continue;
@@ -116,7 +123,8 @@ TEST(L12, LayersOfBothKindsAlternate) {
   for (const char* backend : {"cpu", "reference", "twin_wide"}) {
     SCOPED_TRACE(backend);
     const CheckWay way{.backend = backend, .target = ""};
-    const auto builtin = make_layer(spec, way, 5, {}, true), open = make_layer(spec, with_finalize(way, Finalize::unfinalized), 5, {}, true);
+    const auto builtin = make_layer(spec, way, 5, {}, true),
+               open = make_layer(spec, with_finalize(way, Finalize::unfinalized), 5, {}, true);
     const std::vector<float> expected = run_tokens(*builtin, x, 0, 5).output;
     for (int round = 0; round < 3; ++round) {
       EXPECT_TRUE(same_bits(sum_unfinalized(*open, x, 5), expected));
@@ -134,7 +142,8 @@ TEST(L12, TheOutputFormIsThePlansNeverTheCalls) {
   ForwardOutput both;
   both.output = {values.data(), DType::f32, 2, spec.hidden};
   both.unfinalized = &triple;
-  const auto builtin = make_layer(spec, reference_way(), 2), open = make_layer(spec, with_finalize(reference_way(), Finalize::unfinalized), 2);
+  const auto builtin = make_layer(spec, reference_way(), 2),
+             open = make_layer(spec, with_finalize(reference_way(), Finalize::unfinalized), 2);
   EXPECT_EQ(builtin->forward(input, both).code, ErrorCode::invalid_argument);
   EXPECT_EQ(open->forward(input, both).code, ErrorCode::invalid_argument);
   EXPECT_EQ(open->forward(input, {.output = both.output}).code, ErrorCode::invalid_argument);
@@ -142,7 +151,8 @@ TEST(L12, TheOutputFormIsThePlansNeverTheCalls) {
 
 TEST(L12, BackendsThatCannotLeaveRowsOpenSayThatWhenPlanning) {
   for (const Finalize finalize : {Finalize::unfinalized, Finalize::hook}) {
-    const PlanResult result = plan_way(check_shape("intermediate-704"), with_finalize({.backend = "twin_finalized", .target = ""}, finalize), 2, machine());
+    const PlanResult result = plan_way(check_shape("intermediate-704"),
+                                       with_finalize({.backend = "twin_finalized", .target = ""}, finalize), 2, machine());
     ASSERT_FALSE(result.plan.has_value());
     EXPECT_EQ(result.refusals.front().code, "backend_finalizes_itself");
   }

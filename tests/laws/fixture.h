@@ -28,7 +28,8 @@ std::shared_ptr<const LayerWeights> weights_of(const LayerSpec& spec);
 std::vector<float> inputs_of(const LayerSpec& spec, std::int64_t tokens, std::uint64_t seed = 11);
 
 /// Creates a layer of a way; the plan must exist.
-std::unique_ptr<Layer> make_layer(const LayerSpec& spec, const CheckWay& way, std::int64_t tokens, const Hooks& hooks = {}, bool poison = false);
+std::unique_ptr<Layer> make_layer(const LayerSpec& spec, const CheckWay& way, std::int64_t tokens, const Hooks& hooks = {},
+                                  bool poison = false);
 
 /// Given routing for run_given.
 struct Routing {
@@ -41,13 +42,14 @@ CheckRun run_given(Layer& layer, const std::vector<float>& hidden_states, const 
 
 /// What an oracle is told to do wrongly, so that a test can show that it would notice.
 struct Mistake {
-  bool weigh_output_instead_of_input = false, weigh_twice = false, scale_shared = false, forget_scale = false, skip_last_token = false,
-       swap_experts = false, forget_shared_gate = false, norm_after_projection = false, forget_zero_experts = false;
+  bool weigh_output_instead_of_input = false, weigh_twice = false, scale_shared = false, forget_scale = false,
+       skip_last_token = false, swap_experts = false, forget_shared_gate = false, norm_after_projection = false,
+       forget_zero_experts = false;
 };
-/// The whole layer in double precision from the formulas (docs/families): decodes every weight by its format's decoder, shares no code with
-/// backends or the runtime. Result [tokens, hidden].
-std::vector<double> oracle(const LayerSpec& spec, const LayerWeights& weights, const std::vector<float>& hidden_states, const Routing& routing,
-                           const Mistake& mistake = {});
+/// The whole layer in double precision from the formulas (docs/families): decodes every weight by its format's decoder, shares no
+/// code with backends or the runtime. Result [tokens, hidden].
+std::vector<double> oracle(const LayerSpec& spec, const LayerWeights& weights, const std::vector<float>& hidden_states,
+                           const Routing& routing, const Mistake& mistake = {});
 
 /// Relative L2 distance over all tokens.
 double distance(const std::vector<float>& output, const std::vector<double>& truth);

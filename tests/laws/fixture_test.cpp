@@ -18,7 +18,9 @@ const Environment& machine() {
 std::vector<CheckWay> usable_ways() {
   std::vector<CheckWay> usable;
   for (const CheckWay& way : check_ways(machine())) {
-    const auto is_missing = [&](const TargetFacts& target) { return target.name == way.target && !(target.compiled && target.usable); };
+    const auto is_missing = [&](const TargetFacts& target) {
+      return target.name == way.target && !(target.compiled && target.usable);
+    };
     if (std::none_of(machine().targets.begin(), machine().targets.end(), is_missing)) usable.push_back(way);
   }
   return usable;
@@ -35,15 +37,19 @@ std::shared_ptr<const LayerWeights> weights_of(const LayerSpec& spec) {
   return made.emplace_back(synthetic_weights(spec, 1));
 }
 
-std::vector<float> inputs_of(const LayerSpec& spec, std::int64_t tokens, std::uint64_t seed) { return synthetic_hidden_states(tokens, spec.hidden, seed); }
+std::vector<float> inputs_of(const LayerSpec& spec, std::int64_t tokens, std::uint64_t seed) {
+  return synthetic_hidden_states(tokens, spec.hidden, seed);
+}
 
-std::unique_ptr<Layer> make_layer(const LayerSpec& spec, const CheckWay& way, std::int64_t tokens, const Hooks& hooks, bool poison) {
+std::unique_ptr<Layer> make_layer(const LayerSpec& spec, const CheckWay& way, std::int64_t tokens, const Hooks& hooks,
+                                  bool poison) {
   return create_layer(plan_way(spec, way, tokens, machine()).value(), weights_of(spec), hooks, nullptr, {.poison = poison});
 }
 
 Routing routing_of(const LayerSpec& spec, std::int64_t tokens, std::uint64_t seed) {
   Routing routing;
   synthetic_routing(spec, tokens, RoutingPattern::uniform, seed, routing.index, routing.weights);
+  for (float& weight : routing.weights) weight *= 0.6f;  // a lone weight would be 1 and hide where it acts
   return routing;
 }
 

@@ -48,8 +48,9 @@ TEST(L16, RepetitionShrinkingAndGrowingOnOneWorkspaceChangeNothing) { hold_every
 #if defined(MOTET_COUNTS_ALLOCATIONS)
 TEST(L16, TheCountOfAllocationsCounts) {
   const std::int64_t before = allocations.load();
-  delete new int(1);
-  std::free(std::malloc(8));
+  ::operator delete(::operator new(8));  // called by name: these may not be left out by the compiler
+  void* volatile kept = std::malloc(8);
+  std::free(kept);
   munmap(mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096);
   EXPECT_GE(allocations.load() - before, 3);
 }
@@ -92,7 +93,8 @@ TEST(L16, AnonymousMemoryIsWhatThePlanSays) {
   LayerSpec spec = check_shape("hidden-2880");
   constexpr std::int64_t kTokens = 2048;
   for (const CheckWay& way : usable_ways()) {
-    if (way.backend != "cpu") continue;   // double precision would take its time over so many tokens
+    if (way.backend != "cpu" || way.target != usable_ways().front().target)
+      continue;  // others would take their time over so many tokens
     SCOPED_TRACE(way.name());
     const auto weights = weights_of(spec);
     const Plan plan = plan_way(spec, way, kTokens, machine()).value();
@@ -102,12 +104,13 @@ TEST(L16, AnonymousMemoryIsWhatThePlanSays) {
     ASSERT_GE(before, 0);
     const auto layer = Layer::create(plan, weights);
     for (int round = 0; round < 2; ++round) {
-      const RunStatus status = layer->forward({.hidden_states = {x.data(), DType::f32, kTokens, spec.hidden}, .router_logits = {}}, {.output = {output.data(), DType::f32, kTokens, spec.hidden}});
+      const RunStatus status = layer->forward({.hidden_states = {x.data(), DType::f32, kTokens, spec.hidden}, .router_logits = {}},
+                                              {.output = {output.data(), DType::f32, kTokens, spec.hidden}});
       ASSERT_TRUE(status.ok()) << status.text();
     }
     const std::int64_t used = anonymous_bytes() - before, planned = plan.memory.anonymous;
-    const std::int64_t allowed = std::max(planned / 20, std::int64_t{8} << 20);   // L16: 5 % or 8 MiB
-    EXPECT_GT(planned, std::int64_t{32} << 20);   // so that the plan is not within the allowance of nothing
+    const std::int64_t allowed = std::max(planned / 20, std::int64_t{8} << 20);  // L16: 5 % or 8 MiB
+    EXPECT_GT(planned, std::int64_t{32} << 20);  // so that the plan is not within the allowance of nothing
     EXPECT_LE(std::abs(used - planned), allowed) << "used " << used << ", planned " << planned;
   }
 }
@@ -119,7 +122,7 @@ TEST(L16, MoreTokensThanPlannedAreNamed) {
   EXPECT_EQ(run.status.code, ErrorCode::tokens_exceed_plan);
   EXPECT_NE(run.status.text().find("3 tokens"), std::string_view::npos) << run.status.text();
   EXPECT_NE(run.status.text().find("4 were given"), std::string_view::npos) << run.status.text();
-  EXPECT_TRUE(run_tokens(*layer, inputs_of(spec, 3), 0, 3).status.ok());   // and nothing is broken afterwards
+  EXPECT_TRUE(run_tokens(*layer, inputs_of(spec, 3), 0, 3).status.ok());  // and nothing is broken afterwards
 }
 
 TEST(L16, AReductionAreaOf8192TokensTimes3072IsSizedAndUsedAtTheStoredWidth) {
@@ -142,7 +145,7 @@ TEST(L16, AReductionAreaOf8192TokensTimes3072IsSizedAndUsedAtTheStoredWidth) {
 
 TEST(L17, AWorkspaceBeyond32BitsIsPlannedExactly) {
   LayerSpec spec = check_shape("hidden-2880");
-  const std::int64_t tokens = 600000;   // tokens * top_k * hidden = 3.5e9 elements
+  const std::int64_t tokens = 600000;  // tokens * top_k * hidden = 3.5e9 elements
   Environment large = machine();
   large.memory_bytes = std::int64_t{1} << 44;
   const Plan plan = plan_way(spec, reference_way(), tokens, large).value();
@@ -156,8 +159,8 @@ TEST(L17, MoreRowsThanTheirMapCanNumberAreRefused) {
   LayerSpec spec = check_shape("intermediate-704");
   Environment large = machine();
   large.memory_bytes = std::int64_t{1} << 52;
-  const PlanResult result = plan_way(spec, reference_way(), std::int64_t{1} << 29, large);   // times top_k 8 = 2^32 rows
-  if (!result.plan) return;   // refused when planning
+  const PlanResult result = plan_way(spec, reference_way(), std::int64_t{1} << 29, large);  // times top_k 8 = 2^32 rows
+  if (!result.plan) return;                                                                 // refused when planning
   EXPECT_EQ(code_of([&] { Layer::create(*result.plan, weights_of(spec)); }), ErrorCode::invalid_argument);
 }
 

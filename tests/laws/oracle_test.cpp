@@ -22,7 +22,9 @@ Vector times(const WeightView& matrix, const std::string& format, const Vector& 
   return y;
 }
 
-double element(const BiasView& view, std::size_t i) { return load_as_f64(view.dtype, view.data + static_cast<std::int64_t>(i) * view.stride); }
+double element(const BiasView& view, std::size_t i) {
+  return load_as_f64(view.dtype, view.data + static_cast<std::int64_t>(i) * view.stride);
+}
 
 void add_bias(const BiasView& bias, Vector& y) {
   if (bias.data == nullptr) return;
@@ -33,13 +35,17 @@ double sigmoid(double v) { return 1 / (1 + std::exp(-v)); }
 
 double body(const Activation& activation, double g, double u) {
   switch (activation.kind) {
-    case ActivationKind::silu: return g * sigmoid(g) * u;
-    case ActivationKind::relu2: return u > 0 ? u * u : 0;
+    case ActivationKind::silu:
+      return g * sigmoid(g) * u;
+    case ActivationKind::relu2:
+      return u > 0 ? u * u : 0;
     case ActivationKind::swiglu_oai: {
       const double gate = std::min(g, activation.limit), up = std::max(-activation.limit, std::min(u, activation.limit));
       return (up + activation.offset) * gate * sigmoid(activation.alpha * gate);
     }
-    default: ADD_FAILURE() << "no formula here"; return 0;
+    default:
+      ADD_FAILURE() << "no formula here";
+      return 0;
   }
 }
 
@@ -68,7 +74,8 @@ void norm(const BiasView& weight, double epsilon, std::size_t width, Vector& y) 
   for (std::size_t i = 0; i < y.size(); ++i) y[i] *= factor * (i < width ? element(weight, i) : 1);
 }
 
-Vector token_result(const LayerSpec& spec, const LayerWeights& weights, const Vector& x, const std::int32_t* index, const float* weight, const Mistake& mistake) {
+Vector token_result(const LayerSpec& spec, const LayerWeights& weights, const Vector& x, const std::int32_t* index,
+                    const float* weight, const Mistake& mistake) {
   const Body routed{spec.activation, spec.gate_up.format, spec.down.format};
   const bool on_input = spec.router.weight_site == WeightSite::input && !mistake.weigh_output_instead_of_input;
   const Vector in = spec.latent > 0 ? times(weights.latent_in, spec.latent_in.format, x) : x;
@@ -82,7 +89,8 @@ Vector token_result(const LayerSpec& spec, const LayerWeights& weights, const Ve
     for (double& value : weighted) value *= on_input ? w : 1;
     const std::int64_t which = mistake.swap_experts ? (index[k] + 1) % spec.experts : index[k];
     const Vector y = expert(routed, weights.experts[static_cast<std::size_t>(which)], weighted);
-    for (std::size_t i = 0; i < y.size(); ++i) sum[i] += (on_input && !mistake.weigh_twice ? 1 : mistake.weigh_twice && !on_input ? w * w : w) * y[i];
+    for (std::size_t i = 0; i < y.size(); ++i)
+      sum[i] += (on_input && !mistake.weigh_twice ? 1 : mistake.weigh_twice && !on_input ? w * w : w) * y[i];
   }
   const double scale = spec.router.scale_site == ScaleSite::routed_sum && !mistake.forget_scale ? spec.router.scale : 1;
   for (double& value : sum) value *= scale;
@@ -109,13 +117,14 @@ Vector token_result(const LayerSpec& spec, const LayerWeights& weights, const Ve
 
 }  // namespace
 
-std::vector<double> oracle(const LayerSpec& spec, const LayerWeights& weights, const std::vector<float>& hidden_states, const Routing& routing,
-                           const Mistake& mistake) {
+std::vector<double> oracle(const LayerSpec& spec, const LayerWeights& weights, const std::vector<float>& hidden_states,
+                           const Routing& routing, const Mistake& mistake) {
   const std::int64_t tokens = static_cast<std::int64_t>(hidden_states.size()) / spec.hidden;
   std::vector<double> output;
   for (std::int64_t token = 0; token < tokens; ++token) {
     const Vector x(hidden_states.begin() + token * spec.hidden, hidden_states.begin() + (token + 1) * spec.hidden);
-    Vector y = token_result(spec, weights, x, routing.index.data() + token * spec.top_k, routing.weights.data() + token * spec.top_k, mistake);
+    Vector y = token_result(spec, weights, x, routing.index.data() + token * spec.top_k,
+                            routing.weights.data() + token * spec.top_k, mistake);
     if (mistake.skip_last_token && token + 1 == tokens) y.assign(y.size(), 0);
     output.insert(output.end(), y.begin(), y.end());
   }
@@ -130,12 +139,15 @@ struct MistakeCase {
 };
 
 TEST(Oracle, EachMistakeIsFarOutsideTheLoosestBound) {
-  const MistakeCase cases[] = {
-      {"weight-on-input", {.weigh_output_instead_of_input = true}}, {"intermediate-704", {.weigh_twice = true}},
-      {"hidden-2688-shared", {.scale_shared = true}},               {"intermediate-720-scaled", {.forget_scale = true}},
-      {"hidden-2880", {.skip_last_token = true}},                   {"intermediate-704", {.swap_experts = true}},
-      {"intermediate-1856-gated-shared", {.forget_shared_gate = true}}, {"latent-1024-norm", {.norm_after_projection = true}},
-      {"zero-experts", {.forget_zero_experts = true}}};
+  const MistakeCase cases[] = {{"weight-on-input", {.weigh_output_instead_of_input = true}},
+                               {"intermediate-704", {.weigh_twice = true}},
+                               {"hidden-2688-shared", {.scale_shared = true}},
+                               {"intermediate-720-scaled", {.forget_scale = true}},
+                               {"hidden-2880", {.skip_last_token = true}},
+                               {"intermediate-704", {.swap_experts = true}},
+                               {"intermediate-1856-gated-shared", {.forget_shared_gate = true}},
+                               {"latent-1024-norm", {.norm_after_projection = true}},
+                               {"zero-experts", {.forget_zero_experts = true}}};
   for (const MistakeCase& wrong : cases) {
     SCOPED_TRACE(wrong.shape);
     const LayerSpec& spec = check_shape(wrong.shape);
@@ -143,7 +155,8 @@ TEST(Oracle, EachMistakeIsFarOutsideTheLoosestBound) {
     const std::vector<float> x = inputs_of(spec, 4);
     const Routing routing = routing_of(spec, 4);
     const std::vector<double> mistaken = oracle(spec, *weights, x, routing, wrong.mistake);
-    const double bound = plan_way(spec, {.backend = "cpu", .target = "", .arithmetic = Arithmetic::bf16}, 4, machine()).value().recipe.error_bound;
+    const double bound =
+        plan_way(spec, {.backend = "cpu", .target = "", .arithmetic = Arithmetic::bf16}, 4, machine()).value().recipe.error_bound;
     EXPECT_GT(distance(std::vector<float>(mistaken.begin(), mistaken.end()), oracle(spec, *weights, x, routing)), 4 * bound);
   }
 }

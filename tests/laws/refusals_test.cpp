@@ -49,7 +49,8 @@ TEST(L18, WeightsOfAnotherLayerAreRefused) {
   LayerSpec other = spec;
   other.layer = 3;
   std::string text;
-  EXPECT_EQ(code_of([&] { Layer::create(plan, synthetic_weights(check_shape("intermediate-720-scaled"), 1)); }, &text), ErrorCode::wrong_shape);
+  EXPECT_EQ(code_of([&] { Layer::create(plan, synthetic_weights(check_shape("intermediate-720-scaled"), 1)); }, &text),
+            ErrorCode::wrong_shape);
   EXPECT_EQ(code_of([&] { Layer::create(plan, nullptr); }), ErrorCode::invalid_argument);
   auto missing = std::const_pointer_cast<LayerWeights>(synthetic_weights(spec, 1));
   missing->experts.pop_back();
@@ -79,7 +80,8 @@ TEST(L18, APlanThatWasTamperedWithIsRefused) {
     return code_of([&] { Layer::create(plan, weights_of(spec)); });
   };
   EXPECT_EQ(create_with([](Plan& plan) { plan.workspace.areas.clear(); }), ErrorCode::invalid_argument);
-  EXPECT_EQ(create_with([](Plan& plan) { plan.workspace.areas.back().offset = plan.workspace.bytes; }), ErrorCode::invalid_argument);
+  EXPECT_EQ(create_with([](Plan& plan) { plan.workspace.areas.back().offset = plan.workspace.bytes; }),
+            ErrorCode::invalid_argument);
   EXPECT_EQ(create_with([](Plan& plan) { plan.deployment.tokens = 1 << 20; }), ErrorCode::invalid_argument);
   EXPECT_EQ(create_with([](Plan& plan) { plan.widths.clear(); }), ErrorCode::invalid_argument);
   EXPECT_EQ(create_with([](Plan& plan) { plan.backend = "none"; }), ErrorCode::not_supported);
@@ -151,7 +153,7 @@ TEST(L18, HashRoutingReadsIdsInRangeOnly) {
   spec.router.selection = RouterSelection::hash;
   spec.router.normalize = RouterNormalize::sum;
   auto weights = std::const_pointer_cast<LayerWeights>(synthetic_weights(spec, 1));
-  std::vector<std::int64_t> table{0, 1, 2, 3, 4, 0, 1, 9};   // four token ids; the last names expert 9 of 5
+  std::vector<std::int64_t> table{0, 1, 2, 3, 4, 0, 1, 9};  // four token ids; the last names expert 9 of 5
   weights->token_table = reinterpret_cast<const std::byte*>(table.data());
   weights->token_table_dtype = DType::i64;
   weights->vocabulary = 4;
@@ -177,7 +179,7 @@ TEST(L20, OptionsAreStructsWithNamedMembers) {
   static_assert(std::is_aggregate_v<ForwardInput> && std::is_aggregate_v<ForwardOutput> && std::is_aggregate_v<Hooks>);
   static_assert(std::is_aggregate_v<CheckWishes> && std::is_aggregate_v<RateWishes>);
   const Deployment deployment{.tokens = 3, .wishes = {.backend = "reference", .threads = 1}};
-  EXPECT_EQ(deployment.tp, 1);   // what is not named keeps its default
+  EXPECT_EQ(deployment.tp, 1);  // what is not named keeps its default
   EXPECT_EQ(deployment.wishes.arithmetic, Arithmetic::bf16);
 }
 

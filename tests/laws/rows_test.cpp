@@ -27,7 +27,7 @@ TEST(L7, ForeignAbsentIdsAreTranslatedAtTheBoundary) {
   const LayerSpec& spec = check_shape("hidden-2688-shared");
   const std::vector<float> x = inputs_of(spec, 3);
   Routing own = routing_of(spec, 3);
-  own.index[1] = own.index[4] = own.index[5] = kAbsent;   // token 2 has no expert left
+  own.index[1] = own.index[4] = own.index[5] = kAbsent;  // token 2 has no expert left
   const auto layer = make_layer(spec, reference_way(), 3);
   const CheckRun expected = run_given(*layer, x, own);
   ASSERT_TRUE(expected.status.ok()) << expected.status.text();
@@ -45,7 +45,7 @@ TEST(L7, ForeignAbsentIdsAreTranslatedAtTheBoundary) {
 }
 
 TEST(L7, IdsThatNameNothingAreRefusedBeforeAnyWork) {
-  const LayerSpec& spec = check_shape("zero-experts");   // four experts and four zero experts: 0..7
+  const LayerSpec& spec = check_shape("zero-experts");  // four experts and four zero experts: 0..7
   const auto layer = make_layer(spec, reference_way(), 2);
   const std::vector<float> x = inputs_of(spec, 2);
   const auto run_with = [&](std::int32_t id, std::int32_t absent_id) {
@@ -63,8 +63,8 @@ TEST(L7, IdsThatNameNothingAreRefusedBeforeAnyWork) {
     EXPECT_EQ(status.code, ErrorCode::id_out_of_range);
     EXPECT_NE(status.text().find("token 1 has " + std::to_string(id)), std::string_view::npos) << status.text();
   }
-  EXPECT_EQ(run_with(kAbsent, 99).code, ErrorCode::id_out_of_range);   // -1 was not declared
-  EXPECT_EQ(run_with(0, 3).code, ErrorCode::invalid_argument);         // an absent id that names an expert
+  EXPECT_EQ(run_with(kAbsent, 99).code, ErrorCode::id_out_of_range);  // -1 was not declared
+  EXPECT_EQ(run_with(0, 3).code, ErrorCode::invalid_argument);        // an absent id that names an expert
   EXPECT_EQ(run_with(3, kAbsent).code, ErrorCode::duplicate_id);
 }
 
@@ -109,7 +109,8 @@ TEST(L8, NaNAndInfinityStayInTheirOwnToken) {
         EXPECT_LE(std::sqrt(error / size), 2 * layer->plan().recipe.error_bound);
       }
       bool all_nan = true;
-      for (std::int64_t i = spec.hidden; i < 2 * spec.hidden; ++i) all_nan = all_nan && std::isnan(dirty.output[static_cast<std::size_t>(i)]);
+      for (std::int64_t i = spec.hidden; i < 2 * spec.hidden; ++i)
+        all_nan = all_nan && std::isnan(dirty.output[static_cast<std::size_t>(i)]);
       EXPECT_TRUE(all_nan);
       for (std::int64_t k = 0; k < spec.top_k; ++k) {
         const std::int32_t id = dirty.index[static_cast<std::size_t>(spec.top_k + k)];

@@ -24,7 +24,9 @@ TEST(L1, EveryPaddedWidthHasAnOwnerAndAReason) {
 
 TEST(L1, Hidden2880IsStoredThreeWays) {
   const LayerSpec& spec = check_shape("hidden-2880");
-  const auto stored = [&](const char* backend) { return plan_way(spec, {.backend = backend, .target = ""}, 4, machine()).value().stored(Axis::hidden); };
+  const auto stored = [&](const char* backend) {
+    return plan_way(spec, {.backend = backend, .target = ""}, 4, machine()).value().stored(Axis::hidden);
+  };
   EXPECT_EQ(stored("reference"), 2880);
   EXPECT_EQ(stored("twin_aligned"), 2944);
   EXPECT_EQ(stored("twin_wide"), 3072);
@@ -34,10 +36,12 @@ TEST(L2, PaddedHiddenStatesAndOutputsAreRefused) {
   const LayerSpec& spec = check_shape("hidden-2880");
   const auto layer = make_layer(spec, {.backend = "twin_wide", .target = ""}, 2);
   std::vector<float> wide(2 * 3072), narrow(2 * 2880);
-  RunStatus status = layer->forward({.hidden_states = {wide.data(), DType::f32, 2, 3072}, .router_logits = {}}, {.output = {narrow.data(), DType::f32, 2, 2880}});
+  RunStatus status = layer->forward({.hidden_states = {wide.data(), DType::f32, 2, 3072}, .router_logits = {}},
+                                    {.output = {narrow.data(), DType::f32, 2, 2880}});
   EXPECT_EQ(status.code, ErrorCode::wrong_shape);
   EXPECT_NE(status.text().find("[2, 2880]"), std::string_view::npos) << status.text();
-  status = layer->forward({.hidden_states = {narrow.data(), DType::f32, 2, 2880}, .router_logits = {}}, {.output = {wide.data(), DType::f32, 2, 3072}});
+  status = layer->forward({.hidden_states = {narrow.data(), DType::f32, 2, 2880}, .router_logits = {}},
+                          {.output = {wide.data(), DType::f32, 2, 3072}});
   EXPECT_EQ(status.code, ErrorCode::wrong_shape);
   EXPECT_NE(status.text().find("[2, 3072]"), std::string_view::npos) << status.text();
 }
@@ -50,7 +54,10 @@ TEST(L2, NothingIsWrittenBehindTheTrueWidths) {
     const std::vector<float> x = inputs_of(spec, 3);
     constexpr float kGuard = 12345;
     std::vector<float> output(3 * 2688 + 512, kGuard);
-    ASSERT_TRUE(layer->forward({.hidden_states = {x.data(), DType::f32, 3, 2688}, .router_logits = {}}, {.output = {output.data(), DType::f32, 3, 2688}}).ok());
+    ASSERT_TRUE(layer
+                    ->forward({.hidden_states = {x.data(), DType::f32, 3, 2688}, .router_logits = {}},
+                              {.output = {output.data(), DType::f32, 3, 2688}})
+                    .ok());
     for (std::size_t i = 3 * 2688; i < output.size(); ++i) ASSERT_EQ(output[i], kGuard);
   }
 }
@@ -70,8 +77,9 @@ TEST(L3, PlannedAndRealOutputsAgreeForEveryTokenCount) {
         const float unset = std::numeric_limits<float>::infinity();
         std::vector<float> output(static_cast<std::size_t>(type.rows * type.row_stride), unset);
         const std::vector<float> x = inputs_of(shape.spec, tokens);
-        const RunStatus status = layer->forward({.hidden_states = {x.data(), DType::f32, tokens, shape.spec.hidden}, .router_logits = {}},
-                                                {.output = {output.data(), type.dtype, type.rows, type.cols}});
+        const RunStatus status =
+            layer->forward({.hidden_states = {x.data(), DType::f32, tokens, shape.spec.hidden}, .router_logits = {}},
+                           {.output = {output.data(), type.dtype, type.rows, type.cols}});
         ASSERT_TRUE(status.ok()) << status.text();
         for (const float value : output) ASSERT_NE(value, unset);
       }
@@ -91,8 +99,16 @@ TEST(L3, OutputDtypeFollowsThePlan) {
     const auto layer = Layer::create(plan, weights_of(spec));
     std::vector<float> any(static_cast<std::size_t>(2 * spec.hidden));
     const DType other = dtype == DType::f32 ? DType::bf16 : DType::f32;
-    EXPECT_EQ(layer->forward({.hidden_states = {any.data(), dtype, 2, spec.hidden}, .router_logits = {}}, {.output = {any.data(), other, 2, spec.hidden}}).code, ErrorCode::wrong_dtype);
-    EXPECT_EQ(layer->forward({.hidden_states = {any.data(), other, 2, spec.hidden}, .router_logits = {}}, {.output = {any.data(), dtype, 2, spec.hidden}}).code, ErrorCode::wrong_dtype);
+    EXPECT_EQ(layer
+                  ->forward({.hidden_states = {any.data(), dtype, 2, spec.hidden}, .router_logits = {}},
+                            {.output = {any.data(), other, 2, spec.hidden}})
+                  .code,
+              ErrorCode::wrong_dtype);
+    EXPECT_EQ(layer
+                  ->forward({.hidden_states = {any.data(), other, 2, spec.hidden}, .router_logits = {}},
+                            {.output = {any.data(), dtype, 2, spec.hidden}})
+                  .code,
+              ErrorCode::wrong_dtype);
   }
 }
 
@@ -107,7 +123,7 @@ void expect_formulas(const std::string& shape, const CheckWay& way) {
   ASSERT_TRUE(run.status.ok()) << run.status.text();
   EXPECT_LE(distance(run.output, oracle(spec, *weights_of(spec), x, routing)), layer->plan().recipe.error_bound);
   EXPECT_EQ(run.index, routing.index);
-  EXPECT_EQ(run.weights, routing.weights);   // given weights are taken as they are
+  EXPECT_EQ(run.weights, routing.weights);  // given weights are taken as they are
 }
 
 TEST(L5, EveryTailEqualsTheFormulas) {
@@ -132,7 +148,8 @@ TEST(L14, TheWeightActsOnTheInputOrInFinalizeNeverOnBoth) {
     expect_formulas("intermediate-704", way);
   }
   EXPECT_EQ(plan_way(check_shape("weight-on-input"), reference_way(), 1, machine()).value().recipe.weight_site, WeightSite::input);
-  EXPECT_EQ(plan_way(check_shape("intermediate-704"), reference_way(), 1, machine()).value().recipe.weight_site, WeightSite::finalize);
+  EXPECT_EQ(plan_way(check_shape("intermediate-704"), reference_way(), 1, machine()).value().recipe.weight_site,
+            WeightSite::finalize);
 }
 
 TEST(L14, SeveralExpertsEachGetTheirOwnWeightedInput) {

@@ -9,7 +9,6 @@
 #include "backends/support/weights_check.h"
 #include "base/check.h"
 #include "base/math.h"
-#include "base/numbers.h"
 #include "formats/format.h"
 
 namespace motet {

@@ -14,7 +14,7 @@
 
 namespace motet {
 
-/// Throws Error: wrong_shape, not_supported (several ranks; a plan of another target's arithmetic).
+/// Throws Error: wrong_shape (weights of another layer), not_supported (several ranks; kernels that this build lacks).
 std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights);
 
 }  // namespace motet
