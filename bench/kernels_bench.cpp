@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kernel set on 2880 x 2880 matrices (gpt-oss-20b): each thread streams matrices of its own from memory, in the layout in
-// which checkpoints hold them. Each pass has a probe of the machine's limit right before it; `share` is the median of the quotients.
+// which checkpoints hold them. Each pass has a probe of the machine's limit right before it; `share` is the median of the
+// quotients.
 //
 // usage: kernels_bench [--benchmark_filter=mxfp4/avx512_bf16/bf16_dot/.*] [--benchmark_...]
 // names: FORMAT/TARGET/ARITHMETIC/LAYOUT/few|many/TOKENS. MOTET_BENCH_MIB sets the bytes of codes in all (default 256).
@@ -25,7 +26,10 @@ namespace {
 
 constexpr std::int64_t kRows = 2880, kCols = 2880;
 
-struct Target { const char* name; const char* flags; };
+struct Target {
+  const char* name;
+  const char* flags;
+};
 constexpr Target kTargets[] = {
 #define MOTET_TARGET_LINE(name, flags, needs) {#name, flags},
 #include "kernels/targets.inc"
@@ -71,7 +75,8 @@ Weights& weights_of(const Format& format, bool transposed) {
   format.encode(values.data(), kRows, kCols, one);
   const auto code_bytes = static_cast<std::int64_t>(one.codes.size()), scale_bytes = static_cast<std::int64_t>(one.scales.size());
   const char* wish = std::getenv("MOTET_BENCH_MIB");
-  const std::int64_t total = (wish != nullptr ? std::atoll(wish) : 256) << 20, count = std::max<std::int64_t>(2, (total / code_bytes + 1) / 2 * 2);
+  const std::int64_t total = (wish != nullptr ? std::atoll(wish) : 256) << 20,
+                     count = std::max<std::int64_t>(2, (total / code_bytes + 1) / 2 * 2);
   weights.codes.reset(aligned(count * code_bytes));
   weights.scales.reset(aligned(count * scale_bytes));
   weights.code_bytes = count * code_bytes;
@@ -84,7 +89,7 @@ Weights& weights_of(const Format& format, bool transposed) {
       view.scales = weights.scales.get() + i * scale_bytes;
       std::memcpy(weights.scales.get() + i * scale_bytes, one.scales.data(), one.scales.size());
     }
-    if (transposed) {   // square, so the same bytes serve
+    if (transposed) {  // square, so the same bytes serve
       view.row_stride = one.view.col_stride;
       view.col_stride = one.view.row_stride;
     }
@@ -107,8 +112,15 @@ void run_thread(void* context, std::int64_t piece, int) noexcept {
   const auto p = static_cast<std::size_t>(piece);
   for (std::int64_t i = 0; i < pass.matrices_per_thread; ++i) {
     const WeightView& view = pass.weights->views[static_cast<std::size_t>(piece * pass.matrices_per_thread + i)];
-    const MatmulArgs args = {.weight = &view, .row_begin = 0, .row_end = kRows, .x = pass.x[p], .x_stride = pass.stride, .tokens = pass.tokens,
-                             .out = pass.out[p], .out_stride = kRows, .scratch = pass.scratch[p]};
+    const MatmulArgs args = {.weight = &view,
+                             .row_begin = 0,
+                             .row_end = kRows,
+                             .x = pass.x[p],
+                             .x_stride = pass.stride,
+                             .tokens = pass.tokens,
+                             .out = pass.out[p],
+                             .out_stride = kRows,
+                             .scratch = pass.scratch[p]};
     (pass.many ? pass.set->many : pass.set->few)(args);
   }
 }
@@ -122,9 +134,15 @@ void bench(benchmark::State& state, const Format* format, const KernelSet* set, 
   static ThreadPool pool(2);
   const int threads = pool.threads();
   const Weights& weights = weights_of(*format, transposed);
-  Pass pass = {.set = set, .many = many, .weights = &weights, .tokens = tokens,
-               .matrices_per_thread = static_cast<std::int64_t>(weights.views.size()) / threads, .stride = kCols * (set->activation == DType::bf16 ? 2 : 4),
-               .x = {}, .scratch = {}, .out = {}};
+  Pass pass = {.set = set,
+               .many = many,
+               .weights = &weights,
+               .tokens = tokens,
+               .matrices_per_thread = static_cast<std::int64_t>(weights.views.size()) / threads,
+               .stride = kCols * (set->activation == DType::bf16 ? 2 : 4),
+               .x = {},
+               .scratch = {},
+               .out = {}};
   std::vector<std::unique_ptr<std::byte, void (*)(void*)>> owned;
   const auto buffer = [&](std::int64_t bytes) {
     owned.emplace_back(aligned(bytes), std::free);
@@ -136,8 +154,10 @@ void bench(benchmark::State& state, const Format* format, const KernelSet* set, 
     for (std::int64_t i = 0; i < tokens * kCols; ++i) {
       const float value = static_cast<float>(i % 37 - 18) / 16.0f;
       const auto upper = static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, value) >> 16);
-      if (set->activation == DType::bf16) std::memcpy(pass.x.back() + 2 * i, &upper, 2);
-      else std::memcpy(pass.x.back() + 4 * i, &value, 4);
+      if (set->activation == DType::bf16)
+        std::memcpy(pass.x.back() + 2 * i, &upper, 2);
+      else
+        std::memcpy(pass.x.back() + 4 * i, &value, 4);
     }
     pass.scratch.push_back(buffer(set->scratch_bytes(kCols)));
     pass.out.push_back(reinterpret_cast<float*>(buffer(tokens * kRows * 4)));
@@ -175,13 +195,16 @@ void register_all() {
         for (const KernelArithmetic arithmetic : {KernelArithmetic::f32, KernelArithmetic::bf16_dot}) {
           const KernelSet* set = find_kernels(format->facts.name, target.name, arithmetic);
           if (set == nullptr) continue;
-          const std::string name = std::string(format->facts.name) + "/" + target.name + "/" + std::string(name_of(arithmetic)) + (transposed ? "/columns" : "/rows");
+          const std::string name = std::string(format->facts.name) + "/" + target.name + "/" + std::string(name_of(arithmetic)) +
+                                   (transposed ? "/columns" : "/rows");
           for (const std::int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 128}) {
             for (const bool many : {false, true}) {
               if (!many && (transposed || tokens > set->max_few)) continue;
               benchmark::RegisterBenchmark((name + (many ? "/many/" : "/few/") + std::to_string(tokens)).c_str(),
                                            [=](benchmark::State& state) { bench(state, format, set, transposed, many, tokens); })
-                  ->UseManualTime()->Iterations(9)->Unit(benchmark::kMillisecond);
+                  ->UseManualTime()
+                  ->Iterations(9)
+                  ->Unit(benchmark::kMillisecond);
             }
           }
         }

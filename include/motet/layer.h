@@ -79,7 +79,8 @@ class Layer {
  public:
   /// Builds a runnable layer: allocates the workspace, prepares the weights, starts the threads.
   /// `executor` outlives the layer, or null for Motet's own pinned pool of plan.threads.
-  /// Throws Error: hook_mismatch, would_not_fit, wrong_shape (weights are not the plan's), not_supported.
+  /// Throws Error: hook_mismatch, would_not_fit, wrong_shape (weights are not the plan's), not_supported, invalid_argument (no
+  /// weights, a plan that was changed by hand, an executor with more threads than the plan).
   static std::unique_ptr<Layer> create(const Plan& plan, std::shared_ptr<const LayerWeights> weights,
                                        const Hooks& hooks = {}, Executor* executor = nullptr);
   virtual ~Layer() = default;

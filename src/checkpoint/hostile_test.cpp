@@ -30,6 +30,11 @@ void flip(std::string& text, std::mt19937& random) {
   for (int i = 0; i < flips; ++i) text[random() % text.size()] ^= static_cast<char>(1 << random() % 8);
 }
 
+/// Writes over the beginning of a file in place, which costs less than a new file.
+void overwrite(const std::string& path, const std::string& text) {
+  std::fstream(path, std::ios::binary | std::ios::in | std::ios::out).write(text.data(), static_cast<std::streamsize>(text.size()));
+}
+
 TEST(L18, RandomBitFlipsInTheHeaderNeverCrash) {
   const TempDir dir;
   const testing::TestCheckpoint checkpoint = testing::gpt_oss_checkpoint(1, 32, 32, 2);
@@ -43,7 +48,7 @@ TEST(L18, RandomBitFlipsInTheHeaderNeverCrash) {
     std::mt19937 random(seed);
     std::string head = whole.substr(0, header);
     flip(head, random);
-    testing::write_file(dir / "model.safetensors", head + whole.substr(header));
+    overwrite(dir / "model.safetensors", head);
     refused += !survives(dir);
   }
   EXPECT_GT(refused, 4000);       // names that no layer uses, and __metadata__, may change without harm
@@ -61,7 +66,7 @@ TEST(L18, RandomBitFlipsInConfigAndIndexNeverCrash) {
       std::mt19937 random(seed);
       std::string text = whole;
       flip(text, random);
-      testing::write_file(dir / name, text);
+      overwrite(dir / name, text);
       refused += !survives(dir);
     }
     EXPECT_GT(refused, 500) << name;

@@ -137,9 +137,17 @@ void check_scalar(const TensorInfo& tensor) {
   fail(ErrorCode::bad_input, "tensor ", quote(tensor.name), " has shape ", shape_text(tensor.shape), " but a tensor scale has [] or [1]");
 }
 
+/// Where expected shapes come from; the sentence is made when it is needed.
+auto why_of(const MatrixTensors& matrix, const MatrixWish& wish, const QuantizationHints& hints) {
+  return [&matrix, &wish, &hints] {
+    std::string out = text_of(matrix.format, ", ", wish.rows, " rows x ", wish.cols, " columns by config.json");
+    if (matrix.scales != kNoTensor) out += text_of(", blocks of ", matrix.block_rows, " x ", matrix.block_cols, hints.where.empty() ? "" : " by " + hints.where);
+    return out;
+  };
+}
+
 void check_four_bit(const TensorTable& table, const MatrixTensors& matrix, const MatrixWish& wish, const QuantizationHints& hints) {
   const std::int64_t group = matrix.block_cols;
-  const std::string why = text_of(matrix.format, " ", wish.rows, " x ", wish.cols, " in groups of ", group);
   const TensorInfo& codes = table[matrix.codes];
   if (wish.cols % group != 0) {
     fail(ErrorCode::bad_input, "tensor ", quote(codes.name), ": the reduction axis of ", wish.cols, " is no multiple of the ", matrix.format, " group of ", group, ": config.json and weights do not belong together");
@@ -151,18 +159,18 @@ void check_four_bit(const TensorTable& table, const MatrixTensors& matrix, const
   if (matrix.format == "mxfp4" && !codes.shape.empty() && codes.shape.back() == wish.cols / 4 * 3) not_built(codes.name, "mxfp6");
   check_dtype(codes, {DType::u8, DType::i8, DType::f4}, "a packed 4-bit weight");
   const std::int64_t packed = codes.dtype == DType::f4 ? wish.cols : wish.cols / 2;
-  check_shape(codes, matrix.stack_axes ? with_experts(wish, {wish.rows, wish.cols / group, group / 2}) : with_experts(wish, {wish.rows, packed}), why);
+  check_shape(codes, matrix.stack_axes ? with_experts(wish, {wish.rows, wish.cols / group, group / 2}) : with_experts(wish, {wish.rows, packed}), why_of(matrix, wish, hints));
   const TensorInfo& scales = table[matrix.scales];
   if (matrix.format == "mxfp4") check_dtype(scales, {DType::u8, DType::f8_e8m0}, "an E8M0 scale");
   else check_dtype(scales, {DType::f8_e4m3}, "an NVFP4 block scale");
-  check_shape(scales, with_experts(wish, {wish.rows, wish.cols / group}), why);
+  check_shape(scales, with_experts(wish, {wish.rows, wish.cols / group}), why_of(matrix, wish, hints));
 }
 
 }  // namespace
 
-void check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape, std::string_view why) {
+void check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape, const std::function<std::string()>& why) {
   if (tensor.shape == shape) return;
-  fail(ErrorCode::bad_input, "tensor ", quote(tensor.name), " has shape ", shape_text(tensor.shape), " and must have ", shape_text(shape), " (", why,
+  fail(ErrorCode::bad_input, "tensor ", quote(tensor.name), " has shape ", shape_text(tensor.shape), " and must have ", shape_text(shape), " (", why(),
        "): config.json and weights do not belong together, or the file is broken");
 }
 
@@ -177,14 +185,14 @@ MatrixTensors find_matrix(const TensorTable& table, const MatrixWish& wish, cons
   const bool plain = matrix.format == "f32" || matrix.format == "bf16" || matrix.format == "f16";
   if (wish.stacked && !plain && !matrix.stack_axes) not_built(table[matrix.codes].name, text_of("stacked ", matrix.format));
   if (!plain && matrix.scales == kNoTensor) fail(ErrorCode::bad_input, "the block scales of tensor ", quote(table[matrix.codes].name), " (", matrix.format, ") are missing: fetch the checkpoint again");
-  const std::string why = text_of(wish.rows, " rows x ", wish.cols, " columns by config.json");
+  const auto why = why_of(matrix, wish, hints);
   if (plain) {
     check_shape(table[matrix.codes], with_experts(wish, wish.transposed ? std::vector{wish.cols, wish.rows} : std::vector{wish.rows, wish.cols}), why);
   } else if (matrix.format == "fp8_block") {
     check_shape(table[matrix.codes], with_experts(wish, {wish.rows, wish.cols}), why);
     check_dtype(table[matrix.scales], {DType::f32, DType::bf16, DType::f8_e8m0}, "an FP8 block scale");
     check_shape(table[matrix.scales], {ceil_div(wish.rows, matrix.block_rows), ceil_div(wish.cols, matrix.block_cols)},
-                text_of("blocks of ", matrix.block_rows, " x ", matrix.block_cols, " by ", hints.where));
+                why);
   } else {
     check_four_bit(table, matrix, wish, hints);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,7 +36,7 @@ struct MatrixWish {
 MatrixTensors find_matrix(const TensorTable& table, const MatrixWish& wish, const QuantizationHints& hints);
 
 /// Throws Error(bad_input) unless the tensor has this shape; `why` says where the shape comes from.
-void check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape, std::string_view why);
+void check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape, const std::function<std::string()>& why);
 /// The same for F32, BF16 or F16.
 void check_float(const TensorInfo& tensor);
 

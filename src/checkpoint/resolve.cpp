@@ -101,7 +101,7 @@ class LayerResolver {
       return;
     }
     check_float(table_[index]);
-    check_shape(table_[index], found.stacked ? std::vector{found.experts, found.rows} : std::vector{found.rows}, "one value per row");
+    check_shape(table_[index], found.stacked ? std::vector{found.experts, found.rows} : std::vector{found.rows}, [] { return std::string("one value per row"); });
     mark(index, role + (wanted ? ".bias" : ".unused_bias"), wanted);
     if (!wanted) out_.unused_biases.push_back(index);
   }
@@ -160,7 +160,7 @@ class LayerResolver {
     if (out_.selection_bias == kNoTensor) fail(ErrorCode::bad_input, "tensor ", quote(name), " (selection bias) is missing: this family's router needs it; fetch the checkpoint again");
     TensorInfo& tensor = table_[out_.selection_bias];
     check_float(tensor);
-    if (tensor.shape != std::vector<std::int64_t>{1, spec_.experts}) check_shape(tensor, {spec_.experts}, "one value per expert");
+    if (tensor.shape != std::vector<std::int64_t>{1, spec_.experts}) check_shape(tensor, {spec_.experts}, [] { return std::string("one value per expert"); });
     mark(out_.selection_bias, "selection_bias", true);
   }
 

@@ -44,9 +44,10 @@ void check_bytes(const TensorInfo& tensor, const std::string& name) {
     if (!checked_mul(elements, extent, &elements)) refuse_header(name, tensor.name, "the product of shape " + shape_text(tensor.shape) + " does not fit 64 bits");
   }
   const std::optional<std::int64_t> bytes = bytes_of(tensor.dtype, elements);
+  if (bytes && *bytes == tensor.bytes) return;
   const std::string what = text_of("shape ", shape_text(tensor.shape), " of ", name_of(tensor.dtype));
   if (!bytes) refuse_header(name, tensor.name, what + " fills no whole number of bytes that fits 64 bits");
-  if (*bytes != tensor.bytes) refuse_header(name, tensor.name, text_of(what, " needs ", *bytes, " bytes but data_offsets span ", tensor.bytes));
+  refuse_header(name, tensor.name, text_of(what, " needs ", *bytes, " bytes but data_offsets span ", tensor.bytes));
 }
 
 /// {"dtype": .., "shape": [..], "data_offsets": [begin, end]}; offset relative to the data buffer.

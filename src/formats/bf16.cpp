@@ -10,9 +10,15 @@ namespace {
 struct Bf16Codec : Unscaled {
   static constexpr int kPerDword = 2, kElementBytes = 2;
   static constexpr bool kHasBf16Pairs = true;
-  template <int S> MOTET_VEC F value(I raw) { return as_float(S == 0 ? shl<16>(raw) : iand(raw, ibroadcast(0xFFFF0000u))); }
+  template <int S>
+  MOTET_VEC F value(I raw) {
+    return as_float(S == 0 ? shl<16>(raw) : iand(raw, ibroadcast(0xFFFF0000u)));
+  }
 #if MOTET_HAS_BF16_DOT
-  template <int> MOTET_VEC I pair_along(I raw) { return raw; }
+  template <int>
+  MOTET_VEC I pair_along(I raw) {
+    return raw;
+  }
   MOTET_VEC void pairs_across(I raw, int, I* out) { out[0] = raw; }
 #endif
 };
@@ -49,9 +55,15 @@ std::optional<std::string> check_values(const WeightView&) { return std::nullopt
 }  // namespace
 
 extern const Format format_bf16;
-const Format format_bf16 = {.facts = {.name = "bf16", .about = "bfloat16", .bits_per_value = 16, .values_per_block = 1, .bytes_per_block = 2,
+const Format format_bf16 = {.facts = {.name = "bf16",
+                                      .about = "bfloat16",
+                                      .bits_per_value = 16,
+                                      .values_per_block = 1,
+                                      .bytes_per_block = 2,
                                       .relative_step = 0x1p-8},
-                            .decode = decode, .encode = encode, .check_values = check_values};
+                            .decode = decode,
+                            .encode = encode,
+                            .check_values = check_values};
 
 }  // namespace motet
 #endif

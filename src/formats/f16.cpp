@@ -9,8 +9,11 @@ namespace {
 
 struct F16Codec : Unscaled {
   static constexpr int kPerDword = 2, kElementBytes = 2;
-  static constexpr bool kHasBf16Pairs = false;   // ten mantissa bits
-  template <int S> MOTET_VEC F value(I raw) { return f16_low(shr<16 * S>(raw)); }
+  static constexpr bool kHasBf16Pairs = false;  // ten mantissa bits
+  template <int S>
+  MOTET_VEC F value(I raw) {
+    return f16_low(shr<16 * S>(raw));
+  }
 };
 
 }  // namespace
@@ -51,9 +54,15 @@ std::optional<std::string> check_values(const WeightView&) { return std::nullopt
 }  // namespace
 
 extern const Format format_f16;
-const Format format_f16 = {.facts = {.name = "f16", .about = "IEEE binary16", .bits_per_value = 16, .values_per_block = 1, .bytes_per_block = 2,
+const Format format_f16 = {.facts = {.name = "f16",
+                                     .about = "IEEE binary16",
+                                     .bits_per_value = 16,
+                                     .values_per_block = 1,
+                                     .bytes_per_block = 2,
                                      .relative_step = 0x1p-11},
-                           .decode = decode, .encode = encode, .check_values = check_values};
+                           .decode = decode,
+                           .encode = encode,
+                           .check_values = check_values};
 
 }  // namespace motet
 #endif

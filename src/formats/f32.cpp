@@ -10,7 +10,10 @@ namespace {
 struct F32Codec : Unscaled {
   static constexpr int kPerDword = 1, kElementBytes = 4;
   static constexpr bool kHasBf16Pairs = false;
-  template <int> MOTET_VEC F value(I raw) { return as_float(raw); }
+  template <int>
+  MOTET_VEC F value(I raw) {
+    return as_float(raw);
+  }
 };
 
 }  // namespace
@@ -40,9 +43,15 @@ std::optional<std::string> check_values(const WeightView&) { return std::nullopt
 }  // namespace
 
 extern const Format format_f32;
-const Format format_f32 = {.facts = {.name = "f32", .about = "IEEE binary32", .bits_per_value = 32, .values_per_block = 1, .bytes_per_block = 4,
+const Format format_f32 = {.facts = {.name = "f32",
+                                     .about = "IEEE binary32",
+                                     .bits_per_value = 32,
+                                     .values_per_block = 1,
+                                     .bytes_per_block = 4,
                                      .relative_step = 0x1p-24},
-                           .decode = decode, .encode = encode, .check_values = check_values};
+                           .decode = decode,
+                           .encode = encode,
+                           .check_values = check_values};
 
 }  // namespace motet
 #endif

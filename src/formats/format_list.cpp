@@ -8,42 +8,53 @@
 
 namespace motet {
 
-#define MOTET_FORMAT(name) extern const Format format_##name; namespace format_tag { struct name; }
+#define MOTET_FORMAT(name)           \
+  extern const Format format_##name; \
+  namespace format_tag {             \
+  struct name;                       \
+  }
 #include "formats/formats.inc"
 #undef MOTET_FORMAT
-#define MOTET_TARGET_LINE(name, flags, needs) namespace target_tag { struct name; }
+#define MOTET_TARGET_LINE(name, flags, needs) \
+  namespace target_tag {                      \
+  struct name;                                \
+  }
 #include "kernels/targets.inc"
 #undef MOTET_TARGET_LINE
 
 namespace {
 
-template <class... Tags> struct TagList {};
+template <class... Tags>
+struct TagList {};
 using FormatTags = TagList<void
 #define MOTET_FORMAT(name) , format_tag::name
 #include "formats/formats.inc"
 #undef MOTET_FORMAT
->;
+                           >;
 using TargetTags = TagList<void
 #define MOTET_TARGET_LINE(name, flags, needs) , target_tag::name
 #include "kernels/targets.inc"
 #undef MOTET_TARGET_LINE
->;
+                           >;
 
-const KernelSet* found(const KernelSet* sets, std::string_view format, std::string_view target, KernelArithmetic arithmetic) noexcept {
+const KernelSet* found(const KernelSet* sets, std::string_view format, std::string_view target,
+                       KernelArithmetic arithmetic) noexcept {
   if (sets[0].format != format || sets[0].target != target) return nullptr;
   const KernelSet* set = sets + static_cast<int>(arithmetic);
   return set->many != nullptr ? set : nullptr;
 }
 
 template <class FormatTag, class... Targets>
-const KernelSet* find_target(TagList<void, Targets...>, std::string_view format, std::string_view target, KernelArithmetic arithmetic) noexcept {
+const KernelSet* find_target(TagList<void, Targets...>, std::string_view format, std::string_view target,
+                             KernelArithmetic arithmetic) noexcept {
   const KernelSet* result = nullptr;
   ((result = found(kernels_of<FormatTag, Targets>(), format, target, arithmetic)) || ...);
   return result;
 }
 
 template <class... Formats>
-const KernelSet* find_any(TagList<void, Formats...>, std::string_view format, std::string_view target, KernelArithmetic arithmetic) noexcept {
+const KernelSet* find_any(TagList<void, Formats...>, std::string_view format, std::string_view target,
+                          KernelArithmetic arithmetic) noexcept {
   const KernelSet* result = nullptr;
   ((result = find_target<Formats>(TargetTags{}, format, target, arithmetic)) || ...);
   return result;
@@ -81,7 +92,8 @@ std::optional<std::string> check_packed_scales(const WeightView& view, std::stri
     return name + " scales must be " + std::string(name_of(dtype)) + " or U8 bytes, not " + std::string(name_of(view.scale_dtype));
   if (view.col_stride != 0 || view.block_rows != 1 || view.block_cols != block || view.scale_col_stride != 1)
     return name + " needs codes packed along the reduction axis and one scale byte per " + std::to_string(block) +
-           " of them, side by side; these blocks are of " + std::to_string(view.block_rows) + " x " + std::to_string(view.block_cols);
+           " of them, side by side; these blocks are of " + std::to_string(view.block_rows) + " x " +
+           std::to_string(view.block_cols);
   return std::nullopt;
 }
 

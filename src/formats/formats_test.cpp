@@ -34,10 +34,20 @@ void expect_same(double got, double wanted) {
 
 /// One row of all 16 codes, twice, under one scale byte.
 WeightView packed_row(const std::byte* codes, const std::byte* scales, std::int64_t cols, std::int64_t block) {
-  return {.codes = codes, .rows = 1, .cols = cols, .row_stride = cols / 2, .col_stride = 0, .scales = scales, .scale_dtype = DType::u8,
-          .scale_row_stride = (cols + block - 1) / block, .scale_col_stride = 1, .block_rows = 1, .block_cols = block};
+  return {.codes = codes,
+          .rows = 1,
+          .cols = cols,
+          .row_stride = cols / 2,
+          .col_stride = 0,
+          .scales = scales,
+          .scale_dtype = DType::u8,
+          .scale_row_stride = (cols + block - 1) / block,
+          .scale_col_stride = 1,
+          .block_rows = 1,
+          .block_cols = block};
 }
-const std::vector<std::byte> kAllNibbles = bytes_of({0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE});
+const std::vector<std::byte> kAllNibbles =
+    bytes_of({0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE});
 
 TEST(Mxfp4, DecodesEveryCodeUnderEveryScale) {
   for (int scale = 0; scale < 255; ++scale) {
@@ -66,13 +76,23 @@ TEST(Fp8Block, DecodesEveryCode) {
   std::vector<std::byte> scales(8);
   std::memcpy(scales.data(), &scale, 4);
   std::memcpy(scales.data() + 4, &scale, 4);
-  const WeightView view = {.codes = codes.data(), .rows = 1, .cols = 256, .row_stride = 256, .col_stride = 1, .scales = scales.data(),
-                           .scale_row_stride = 8, .scale_col_stride = 4, .block_rows = 128, .block_cols = 128};
+  const WeightView view = {.codes = codes.data(),
+                           .rows = 1,
+                           .cols = 256,
+                           .row_stride = 256,
+                           .col_stride = 1,
+                           .scales = scales.data(),
+                           .scale_row_stride = 8,
+                           .scale_col_stride = 4,
+                           .block_rows = 128,
+                           .block_cols = 128};
   double values[256];
   find_format("fp8_block")->decode(view, 0, 0, 256, values);
   for (int code = 0; code < 256; ++code) {
-    if ((code & 0x7F) == 0x7F) EXPECT_TRUE(std::isnan(values[code]));
-    else expect_same(values[code], field_value(code, 4, 3, 7) * 0.75);
+    if ((code & 0x7F) == 0x7F)
+      EXPECT_TRUE(std::isnan(values[code]));
+    else
+      expect_same(values[code], field_value(code, 4, 3, 7) * 0.75);
   }
 }
 
@@ -84,15 +104,17 @@ TEST(HalfFormats, DecodeEveryFiniteCode) {
       double value = 0;
       find_format(name)->decode(view, 0, 0, 1, &value);
       const int exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1);
-      if (exponent == (1 << exponent_bits) - 1) EXPECT_FALSE(std::isfinite(value));
-      else ASSERT_EQ(value, field_value(code, exponent_bits, mantissa_bits, bias)) << name << " " << code;
+      if (exponent == (1 << exponent_bits) - 1)
+        EXPECT_FALSE(std::isfinite(value));
+      else
+        ASSERT_EQ(value, field_value(code, exponent_bits, mantissa_bits, bias)) << name << " " << code;
     }
   }
 }
 
 // Golden bytes: worked examples of the published layouts.
 
-TEST(Golden, Mxfp4Block) {   // scale 2^-1; byte j holds k = 2j in its low nibble
+TEST(Golden, Mxfp4Block) {  // scale 2^-1; byte j holds k = 2j in its low nibble
   const std::vector<std::byte> scales = bytes_of({0x7E});
   double values[16];
   find_format("mxfp4")->decode(packed_row(kAllNibbles.data(), scales.data(), 32, 32), 0, 0, 16, values);
@@ -100,26 +122,37 @@ TEST(Golden, Mxfp4Block) {   // scale 2^-1; byte j holds k = 2j in its low nibbl
   for (int i = 0; i < 16; ++i) expect_same(values[i], wanted[i]);
 }
 
-TEST(Golden, Nvfp4Block) {   // scale 0x7E = 448, tensor scale 2^-10
+TEST(Golden, Nvfp4Block) {  // scale 0x7E = 448, tensor scale 2^-10
   const std::vector<std::byte> codes = bytes_of({0x21, 0x43, 0x65, 0x07, 0xA9, 0xCB, 0xED, 0x8F}), scales = bytes_of({0x7E});
   WeightView view = packed_row(codes.data(), scales.data(), 16, 16);
   view.tensor_scale = 0x1p-10;
   double values[16];
   find_format("nvfp4")->decode(view, 0, 0, 16, values);
-  const double wanted[16] = {0.21875, 0.4375, 0.65625, 0.875, 1.3125, 1.75, 2.625, 0, -0.21875, -0.4375, -0.65625, -0.875, -1.3125, -1.75, -2.625, -0.0};
+  const double wanted[16] = {0.21875,  0.4375,  0.65625,  0.875,  1.3125,  1.75,  2.625,  0,
+                             -0.21875, -0.4375, -0.65625, -0.875, -1.3125, -1.75, -2.625, -0.0};
   for (int i = 0; i < 16; ++i) expect_same(values[i], wanted[i]);
 }
 
-TEST(Golden, Fp8BlockOfDeepSeekV3) {   // [192, 320] with scales [2, 3]: blocks of 128 by the configuration, not by the grid
+TEST(Golden, Fp8BlockOfDeepSeekV3) {  // [192, 320] with scales [2, 3]: blocks of 128 by the configuration, not by the grid
   std::vector<std::byte> codes(192 * 320, std::byte{0});
-  const auto put = [&](int row, int col, int code) { codes[static_cast<std::size_t>(row * 320 + col)] = static_cast<std::byte>(code); };
+  const auto put = [&](int row, int col, int code) {
+    codes[static_cast<std::size_t>(row * 320 + col)] = static_cast<std::byte>(code);
+  };
   put(0, 0, 0x38);
   put(127, 128, 0x40);
   put(128, 255, 0xC4);
   put(191, 319, 0x7E);
   const float scales[6] = {0.5f, 0.25f, 2.0f, 1.0f, 4.0f, 0.125f};
-  const WeightView view = {.codes = codes.data(), .rows = 192, .cols = 320, .row_stride = 320, .col_stride = 1,
-                           .scales = reinterpret_cast<const std::byte*>(scales), .scale_row_stride = 12, .scale_col_stride = 4, .block_rows = 128, .block_cols = 128};
+  const WeightView view = {.codes = codes.data(),
+                           .rows = 192,
+                           .cols = 320,
+                           .row_stride = 320,
+                           .col_stride = 1,
+                           .scales = reinterpret_cast<const std::byte*>(scales),
+                           .scale_row_stride = 12,
+                           .scale_col_stride = 4,
+                           .block_rows = 128,
+                           .block_cols = 128};
   const auto at = [&](std::int64_t row, std::int64_t col) {
     double value = 0;
     find_format("fp8_block")->decode(view, row, col, 1, &value);
@@ -168,16 +201,16 @@ TEST(Encode, StaysWithinHalfAStepOfEveryFormat) {
         worst = std::fmax(worst, bound > 0 ? error / bound : 0);
       }
     }
-    if (format->facts.name == "f32") continue;   // encoding f32 rounds nothing
+    if (format->facts.name == "f32") continue;  // encoding f32 rounds nothing
     EXPECT_GT(worst, 0.9) << format->facts.name << ": the bound is loose, so it would miss a wrong rounding";
   }
 }
 
-TEST(Encode, IsExactOnItsOwnValues) {   // decode, encode, decode
+TEST(Encode, IsExactOnItsOwnValues) {  // decode, encode, decode
   const std::int64_t rows = 40, cols = 160;
   const std::vector<float> values = testing::values_with_block_exponents(rows, cols, 8);
   for (const Format* format : all_formats()) {
-    if (format->facts.name == "nvfp4") continue;   // its block scales are chosen anew and need not come back
+    if (format->facts.name == "nvfp4") continue;  // its block scales are chosen anew and need not come back
     EncodedMatrix once, twice;
     format->encode(values.data(), rows, cols, once);
     std::vector<double> first(static_cast<std::size_t>(rows * cols)), second(first.size());
@@ -185,7 +218,7 @@ TEST(Encode, IsExactOnItsOwnValues) {   // decode, encode, decode
     std::vector<float> again(first.begin(), first.end());
     format->encode(again.data(), rows, cols, twice);
     for (std::int64_t r = 0; r < rows; ++r) format->decode(twice.view, r, 0, cols, second.data() + r * cols);
-    if (format->facts.name == "fp8_block") {   // amax / 448 is rounded: equal within fp32
+    if (format->facts.name == "fp8_block") {  // amax / 448 is rounded: equal within fp32
       for (std::size_t i = 0; i < first.size(); ++i) ASSERT_NEAR(second[i], first[i], std::fabs(first[i]) * 0x1p-22) << i;
     } else {
       EXPECT_EQ(first, second) << format->facts.name;
@@ -207,7 +240,10 @@ TEST(Encode, ZerosStayZeros) {
 
 // Value rules.
 
-struct Spoiled { EncodedMatrix matrix; const Format* format; };
+struct Spoiled {
+  EncodedMatrix matrix;
+  const Format* format;
+};
 Spoiled spoiled(const char* name) {
   Spoiled result = {{}, find_format(name)};
   const std::vector<float> values = testing::values_with_block_exponents(300, 320, 2);

@@ -34,7 +34,9 @@ struct Fp8BlockCodec {
   static float scale(const WeightView& w, std::int64_t row, std::int64_t col) {
     return scale_at(w, w.scales + row / w.block_rows * w.scale_row_stride + col / w.block_cols * w.scale_col_stride);
   }
-  MOTET_VEC RowScales row_scales(const WeightView& w, std::int64_t row) { return w.scales + row / w.block_rows * w.scale_row_stride; }
+  MOTET_VEC RowScales row_scales(const WeightView& w, std::int64_t row) {
+    return w.scales + row / w.block_rows * w.scale_row_stride;
+  }
   /// Scales of the 64 columns of a step: one, or one per lane of 4 columns.
   MOTET_VEC F step_scale(const WeightView& w, RowScales scales, std::int64_t step) {
     if (w.block_cols % 64 == 0) return broadcast(scale_at(w, scales + step * 64 / w.block_cols * w.scale_col_stride));
@@ -50,13 +52,15 @@ struct Fp8BlockCodec {
   }
 
   /// Sign to bit 31, exponent and mantissa to bits 20..26: the value times 2^-120, subnormals included.
-  template <int S> MOTET_VEC F value(I raw) {
+  template <int S>
+  MOTET_VEC F value(I raw) {
     return mul(as_float(iand(sar<4>(shl<24 - 8 * S>(raw)), ibroadcast(0x87F00000u))), broadcast(0x1p120f));
   }
 
 #if MOTET_HAS_BF16_DOT
   ByteTable low = byte_table(kPairs.low), high = byte_table(kPairs.high);
-  template <int S> [[gnu::always_inline]] I pair_along(I raw) const {   // bytes S and S + 2
+  template <int S>
+  [[gnu::always_inline]] I pair_along(I raw) const {  // bytes S and S + 2
     const I upper = ior(byte_lookup(high, raw), iand(raw, ibroadcast(0x80808080u))), lower = byte_lookup(low, raw);
     return S == 0 ? choose(ibroadcast(0xFF00FF00u), shl<8>(upper), lower) : choose(ibroadcast(0xFF00FF00u), upper, shr<8>(lower));
   }
@@ -103,7 +107,8 @@ const std::byte* scale_address(const WeightView& view, std::int64_t row, std::in
 
 void decode(const WeightView& view, std::int64_t row, std::int64_t col, std::int64_t count, double* out) noexcept {
   for (std::int64_t i = 0; i < count; ++i)
-    out[i] = code_value(view.codes[row * view.row_stride + (col + i) * view.col_stride]) * scale_value(view, scale_address(view, row, col + i));
+    out[i] = code_value(view.codes[row * view.row_stride + (col + i) * view.col_stride]) *
+             scale_value(view, scale_address(view, row, col + i));
 }
 
 /// Blocks of 128 x 128 with scale amax / 448; 1 for a zero block.
@@ -111,14 +116,24 @@ void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMa
   const std::int64_t block_rows = (rows + kBlock - 1) / kBlock, block_cols = (cols + kBlock - 1) / kBlock;
   out.codes.assign(static_cast<std::size_t>(rows * cols), std::byte{0});
   out.scales.assign(static_cast<std::size_t>(block_rows * block_cols * 4), std::byte{0});
-  out.view = {.codes = out.codes.data(), .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1, .scales = out.scales.data(),
-              .scale_dtype = DType::f32, .scale_row_stride = block_cols * 4, .scale_col_stride = 4, .block_rows = kBlock, .block_cols = kBlock};
+  out.view = {.codes = out.codes.data(),
+              .rows = rows,
+              .cols = cols,
+              .row_stride = cols,
+              .col_stride = 1,
+              .scales = out.scales.data(),
+              .scale_dtype = DType::f32,
+              .scale_row_stride = block_cols * 4,
+              .scale_col_stride = 4,
+              .block_rows = kBlock,
+              .block_cols = kBlock};
   for (std::int64_t i = 0; i < block_rows; ++i) {
     for (std::int64_t j = 0; j < block_cols; ++j) {
       const std::int64_t row_end = (i + 1) * kBlock < rows ? (i + 1) * kBlock : rows, col = j * kBlock;
       const std::int64_t count = cols - col < kBlock ? cols - col : kBlock;
       float largest = 0;
-      for (std::int64_t r = i * kBlock; r < row_end; ++r) largest = std::fmax(largest, largest_magnitude(values + r * cols + col, count));
+      for (std::int64_t r = i * kBlock; r < row_end; ++r)
+        largest = std::fmax(largest, largest_magnitude(values + r * cols + col, count));
       const float scale = largest / 448.0f > 0 ? largest / 448.0f : 1.0f;
       std::memcpy(out.scales.data() + (i * block_cols + j) * 4, &scale, sizeof scale);
       for (std::int64_t r = i * kBlock; r < row_end; ++r)
@@ -137,9 +152,10 @@ bool has_nan_code(const std::byte* codes, std::int64_t count) noexcept {
 }
 
 std::optional<std::string> check_codes(const WeightView& view) {
-  const bool transposed = view.col_stride != 1;   // then runs lie along the rows
+  const bool transposed = view.col_stride != 1;  // then runs lie along the rows
   const std::int64_t runs = transposed ? view.cols : view.rows, length = transposed ? view.rows : view.cols;
-  const std::int64_t run_stride = transposed ? view.col_stride : view.row_stride, step = transposed ? view.row_stride : view.col_stride;
+  const std::int64_t run_stride = transposed ? view.col_stride : view.row_stride,
+                     step = transposed ? view.row_stride : view.col_stride;
   for (std::int64_t i = 0; i < runs; ++i) {
     const std::byte* run = view.codes + i * run_stride;
     if (step == 1 && !has_nan_code(run, length)) continue;
@@ -156,8 +172,8 @@ std::optional<std::string> check_values(const WeightView& view) {
   if (view.scale_dtype != DType::f32 && view.scale_dtype != DType::bf16 && view.scale_dtype != DType::f8_e8m0)
     return "fp8_block scales must be F32, BF16 or F8_E8M0, not " + std::string(name_of(view.scale_dtype));
   if (view.block_rows < 1 || view.block_cols < 1 || (view.block_cols % 16 != 0 && view.block_cols < view.cols))
-    return "fp8_block needs blocks of a multiple of 16 columns, or of all columns; these are of " + std::to_string(view.block_rows) + " rows x " +
-           std::to_string(view.block_cols) + " columns";
+    return "fp8_block needs blocks of a multiple of 16 columns, or of all columns; these are of " +
+           std::to_string(view.block_rows) + " rows x " + std::to_string(view.block_cols) + " columns";
   for (std::int64_t r = 0; r < view.rows; r += view.block_rows) {
     for (std::int64_t c = 0; c < view.cols; c += view.block_cols) {
       const double scale = scale_value(view, scale_address(view, r, c));
@@ -171,10 +187,18 @@ std::optional<std::string> check_values(const WeightView& view) {
 }  // namespace
 
 extern const Format format_fp8_block;
-const Format format_fp8_block = {.facts = {.name = "fp8_block", .about = "E4M3 values, one fp32 scale per block of 128 x 128", .bits_per_value = 8,
-                                           .values_per_block = 1, .bytes_per_block = 1, .scale_bytes = 4, .block_rows = 128, .block_cols = 128,
+const Format format_fp8_block = {.facts = {.name = "fp8_block",
+                                           .about = "E4M3 values, one fp32 scale per block of 128 x 128",
+                                           .bits_per_value = 8,
+                                           .values_per_block = 1,
+                                           .bytes_per_block = 1,
+                                           .scale_bytes = 4,
+                                           .block_rows = 128,
+                                           .block_cols = 128,
                                            .relative_step = 0x1p-4},
-                                 .decode = decode, .encode = encode, .check_values = check_values};
+                                 .decode = decode,
+                                 .encode = encode,
+                                 .check_values = check_values};
 
 }  // namespace motet
 #endif

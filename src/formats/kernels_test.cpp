@@ -21,7 +21,11 @@ namespace {
 using testing::Layout;
 using testing::TestMatrix;
 
-struct Target { const char* name; const char* flags; const char* needs; };
+struct Target {
+  const char* name;
+  const char* flags;
+  const char* needs;
+};
 constexpr Target kTargets[] = {
 #define MOTET_TARGET_LINE(name, flags, needs) {#name, flags, needs},
 #include "kernels/targets.inc"
@@ -58,12 +62,15 @@ struct Activations {
   }
   void set_value(std::int64_t token, std::int64_t k, float value) {
     const std::uint16_t half = f32_to_bf16(value);
-    if (bf16) std::memcpy(data + token * stride + 2 * k, &half, 2);
-    else std::memcpy(data + token * stride + 4 * k, &value, 4);
+    if (bf16)
+      std::memcpy(data + token * stride + 2 * k, &half, 2);
+    else
+      std::memcpy(data + token * stride + 4 * k, &value, 4);
   }
   double value(std::int64_t token, std::int64_t k) const {
     const std::byte* row = data + token * stride;
-    return bf16 ? static_cast<double>(bf16_to_f32(load_unaligned<std::uint16_t>(row + 2 * k))) : static_cast<double>(load_unaligned<float>(row + 4 * k));
+    return bf16 ? static_cast<double>(bf16_to_f32(load_unaligned<std::uint16_t>(row + 2 * k)))
+                : static_cast<double>(load_unaligned<float>(row + 4 * k));
   }
 };
 
@@ -74,10 +81,18 @@ std::vector<float> run(const KernelSet& set, Which which, const WeightView& view
   const std::int64_t rows = row_end - row_begin;
   std::vector<float> out(static_cast<std::size_t>(tokens * rows + 1), -777.0f);
   const auto scratch_bytes = static_cast<std::size_t>((set.scratch_bytes(view.cols) + 63) / 64 * 64);
-  const std::unique_ptr<std::byte, void (*)(void*)> scratch(static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes + 64)), std::free);
-  std::memset(scratch.get(), 0xFF, scratch_bytes + 64);   // NaN: nothing may be used that was not written
-  const MatmulArgs args = {.weight = &view, .row_begin = row_begin, .row_end = row_end, .x = x.data + first * x.stride, .x_stride = x.stride,
-                           .tokens = tokens, .out = out.data(), .out_stride = rows, .scratch = scratch.get()};
+  const std::unique_ptr<std::byte, void (*)(void*)> scratch(static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes + 64)),
+                                                            std::free);
+  std::memset(scratch.get(), 0xFF, scratch_bytes + 64);  // NaN: nothing may be used that was not written
+  const MatmulArgs args = {.weight = &view,
+                           .row_begin = row_begin,
+                           .row_end = row_end,
+                           .x = x.data + first * x.stride,
+                           .x_stride = x.stride,
+                           .tokens = tokens,
+                           .out = out.data(),
+                           .out_stride = rows,
+                           .scratch = scratch.get()};
   (which == Which::few ? set.few : set.many)(args);
   EXPECT_EQ(out.back(), -777.0f) << "written past the end of the output";
   EXPECT_EQ(scratch.get()[set.scratch_bytes(view.cols)], std::byte{0xFF}) << "written past the end of the scratch";
@@ -89,8 +104,8 @@ std::vector<float> run(const KernelSet& set, Which which, const WeightView& view
 double accumulation_bound(std::int64_t cols) { return static_cast<double>(cols + 32) * 0x1p-24; }
 
 /// The first output that is further from the double result of `truth` than the bound; "" when none is.
-std::string first_wrong(const Format& format, const WeightView& truth, const Activations& x, std::int64_t first, std::int64_t tokens,
-                        const std::vector<float>& out) {
+std::string first_wrong(const Format& format, const WeightView& truth, const Activations& x, std::int64_t first,
+                        std::int64_t tokens, const std::vector<float>& out) {
   std::vector<double> row(static_cast<std::size_t>(truth.cols));
   for (std::int64_t n = 0; n < truth.rows; ++n) {
     format.decode(truth, n, 0, truth.cols, row.data());
@@ -103,7 +118,8 @@ std::string first_wrong(const Format& format, const WeightView& truth, const Act
       }
       const double got = static_cast<double>(out[static_cast<std::size_t>(t * truth.rows + n)]);
       if (!(std::fabs(got - sum) <= accumulation_bound(truth.cols) * magnitude))
-        return "row " + std::to_string(n) + ", token " + std::to_string(t) + ": " + std::to_string(got) + " instead of " + std::to_string(sum);
+        return "row " + std::to_string(n) + ", token " + std::to_string(t) + ": " + std::to_string(got) + " instead of " +
+               std::to_string(sum);
     }
   }
   return "";
@@ -111,11 +127,16 @@ std::string first_wrong(const Format& format, const WeightView& truth, const Act
 
 std::vector<std::int64_t> widths(const Format& format) {
   if (format.facts.block_cols == 1) return {1, 31, 40, 88, 703, 1856};
-  if (format.facts.bits_per_value == 4) return {format.facts.block_cols, 96, 112 / format.facts.block_cols * format.facts.block_cols, 720 / 32 * 32, 2880};
+  if (format.facts.bits_per_value == 4)
+    return {format.facts.block_cols, 96, 112 / format.facts.block_cols * format.facts.block_cols, 720 / 32 * 32, 2880};
   return {1, 40, 88, 320, 704, 1999};
 }
 
-struct Case { const Format* format; const Target* target; KernelArithmetic arithmetic; };
+struct Case {
+  const Format* format;
+  const Target* target;
+  KernelArithmetic arithmetic;
+};
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Format* format : all_formats())
@@ -148,18 +169,21 @@ TEST_P(Kernels, MatchTheDoubleDecoderInEveryLayout) {
         if (!matrix) continue;
         const Activations x(set(), 25, cols, 11);
         for (const std::int64_t tokens : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 25}) {
-          if (cols > 1000 && tokens > 3 && tokens != 8 && tokens != 25) continue;   // the rest is proven equal by L15 below
-          SCOPED_TRACE(std::string(testing::name_of(layout)) + " " + std::to_string(rows) + " x " + std::to_string(cols) + ", tokens " + std::to_string(tokens));
-          EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens)), "");
+          if (cols > 1000 && tokens > 3 && tokens != 8 && tokens != 25) continue;  // the rest is proven equal by L15 below
+          SCOPED_TRACE(std::string(testing::name_of(layout)) + " " + std::to_string(rows) + " x " + std::to_string(cols) +
+                       ", tokens " + std::to_string(tokens));
+          EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens)),
+                    "");
           if (tokens > set().max_few || !set().few_reads(matrix->view)) continue;
-          EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, run(set(), Which::few, matrix->view, 0, rows, x, 0, tokens)), "");
+          EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, run(set(), Which::few, matrix->view, 0, rows, x, 0, tokens)),
+                    "");
         }
       }
     }
   }
 }
 
-TEST_P(Kernels, ReadManyColumnsInBlocks) {   // longer than one slab holds
+TEST_P(Kernels, ReadManyColumnsInBlocks) {  // longer than one slab holds
   for (const Layout layout : {Layout::rows, Layout::columns}) {
     const auto matrix = testing::make_matrix(format(), 18, 9248, layout, 5);
     if (!matrix) continue;
@@ -179,7 +203,7 @@ TEST_P(Kernels, L15_BitsDoNotDependOnTokensOrRowBegin) {
     const Activations x(set(), 33, cols, 2);
     for (const Which which : {Which::few, Which::many}) {
       if (which == Which::few && !set().few_reads(matrix->view)) continue;
-      std::vector<float> alone;   // [token][row]
+      std::vector<float> alone;  // [token][row]
       for (std::int64_t t = 0; t < 33; ++t) {
         const std::vector<float> one = run(set(), which, matrix->view, 0, rows, x, t, 1);
         alone.insert(alone.end(), one.begin(), one.end());
@@ -192,7 +216,8 @@ TEST_P(Kernels, L15_BitsDoNotDependOnTokensOrRowBegin) {
             for (std::int64_t n = begin; n < rows; ++n)
               ASSERT_EQ(std::bit_cast<std::uint32_t>(got[static_cast<std::size_t>(t * (rows - begin) + n - begin)]),
                         std::bit_cast<std::uint32_t>(alone[static_cast<std::size_t>((t + 1) * rows + n)]))
-                  << testing::name_of(layout) << ", tokens " << tokens << ", token " << t << ", rows from " << begin << ", row " << n;
+                  << testing::name_of(layout) << ", tokens " << tokens << ", token " << t << ", rows from " << begin << ", row "
+                  << n;
         }
       }
     }
@@ -210,7 +235,8 @@ std::unique_ptr<TestMatrix> every_code(const Format& format) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t i = 0; i < encoded.view.row_stride; ++i) {
       const std::int64_t code = packed ? i % 8 * 0x22 + 0x10 : r * 32 + i;
-      encoded.codes[static_cast<std::size_t>(r * encoded.view.row_stride + i)] = static_cast<std::byte>(!packed && (code & 0x7F) == 0x7F ? 0 : code);
+      encoded.codes[static_cast<std::size_t>(r * encoded.view.row_stride + i)] =
+          static_cast<std::byte>(!packed && (code & 0x7F) == 0x7F ? 0 : code);
     }
     for (std::int64_t b = 0; packed && b < encoded.view.scale_row_stride; ++b)
       encoded.scales[static_cast<std::size_t>(r * encoded.view.scale_row_stride + b)] = static_cast<std::byte>(r);
@@ -220,7 +246,7 @@ std::unique_ptr<TestMatrix> every_code(const Format& format) {
   return testing::lay_out(std::move(encoded), Layout::rows);
 }
 
-TEST_P(Kernels, DecodeEveryCodeUnderEveryScaleExactly) {   // one-hot activations hand out the values
+TEST_P(Kernels, DecodeEveryCodeUnderEveryScaleExactly) {  // one-hot activations hand out the values
   if (format().facts.bits_per_value > 8) return;
   const auto matrix = every_code(format());
   const std::int64_t rows = matrix->view.rows;
@@ -234,7 +260,8 @@ TEST_P(Kernels, DecodeEveryCodeUnderEveryScaleExactly) {   // one-hot activation
         double row[32];
         format().decode(matrix->view, n, 0, 32, row);
         for (std::int64_t i = 0; i < 8; ++i)
-          ASSERT_EQ(out[static_cast<std::size_t>(i * rows + n)], static_cast<float>(row[t + i])) << "row " << n << ", column " << t + i;
+          ASSERT_EQ(out[static_cast<std::size_t>(i * rows + n)], static_cast<float>(row[t + i]))
+              << "row " << n << ", column " << t + i;
       }
     }
   }
@@ -249,8 +276,10 @@ TEST_P(Kernels, NanStaysInItsOwnToken) {
     x.set_value(2, 80, std::numeric_limits<float>::infinity());
     const std::vector<float> got = run(set(), which, matrix->view, 0, 20, x, 0, 5);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      if (i / 20 == 2) EXPECT_TRUE(std::isnan(got[i]));
-      else EXPECT_EQ(got[i], clean[i]);
+      if (i / 20 == 2)
+        EXPECT_TRUE(std::isnan(got[i]));
+      else
+        EXPECT_EQ(got[i], clean[i]);
     }
   }
 }
@@ -275,9 +304,11 @@ TEST_P(Kernels, TheBoundNoticesAFlippedCode) {
   format().decode(matrix->view, 2, 0, cols, row.data());
   std::int64_t heaviest = 0;
   for (std::int64_t k = 0; k < cols; ++k)
-    if (std::fabs(row[static_cast<std::size_t>(k)] * x.value(0, k)) > std::fabs(row[static_cast<std::size_t>(heaviest)] * x.value(0, heaviest))) heaviest = k;
+    if (std::fabs(row[static_cast<std::size_t>(k)] * x.value(0, k)) >
+        std::fabs(row[static_cast<std::size_t>(heaviest)] * x.value(0, heaviest)))
+      heaviest = k;
   expect_noticed(format(), set(), *matrix, x, [&](WeightView& view, std::byte* codes, std::byte*) {
-    const std::int64_t bit = (heaviest + 1) * element_bits - 1;   // the sign of that element
+    const std::int64_t bit = (heaviest + 1) * element_bits - 1;  // the sign of that element
     codes[2 * view.row_stride + bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
   });
 }
@@ -291,7 +322,7 @@ TEST_P(Kernels, TheBoundNoticesSwappedRows) {
 }
 
 TEST_P(Kernels, TheBoundNoticesScalesOffByOneBlock) {
-  if (format().facts.scale_bytes == 0) return;   // nothing to shift
+  if (format().facts.scale_bytes == 0) return;  // nothing to shift
   const auto matrix = testing::make_matrix(format(), 5, 320, Layout::rows, 9);
   const Activations x(set(), 3, 320, 10);
   expect_noticed(format(), set(), *matrix, x, [&](WeightView&, std::byte*, std::byte* scales) {
@@ -305,10 +336,12 @@ TEST_P(Kernels, StayExactAtTheEndsOfTheScaleRange) {
   const auto matrix = testing::make_matrix(format(), rows, cols, Layout::rows, 12);
   const int ends[] = {0x00, 0x01, 0x02, 0x7F, 0xFC, 0xFD, 0xFE};
   for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t b = 0; b < 3; ++b) matrix->scales->data()[r * 3 + b] = static_cast<std::byte>(r % 5 == 0 ? 0x7F + b : ends[(r + (r % 2) * b) % 7]);
+    for (std::int64_t b = 0; b < 3; ++b)
+      matrix->scales->data()[r * 3 + b] = static_cast<std::byte>(r % 5 == 0 ? 0x7F + b : ends[(r + (r % 2) * b) % 7]);
   Activations x(set(), 13, cols, 13);
   for (std::int64_t t = 0; t < 13; ++t)
-    for (std::int64_t k = 0; k < cols; ++k) x.set_value(t, k, static_cast<float>(x.value(t, k)) * (t % 2 == 0 ? 0x1p-40f : 0x1p40f));
+    for (std::int64_t k = 0; k < cols; ++k)
+      x.set_value(t, k, static_cast<float>(x.value(t, k)) * (t % 2 == 0 ? 0x1p-40f : 0x1p40f));
   for (const Which which : {Which::few, Which::many}) {
     for (std::int64_t t = 0; t < 13; ++t) {
       const std::vector<float> out = run(set(), which, matrix->view, 0, rows, x, t, 1);
@@ -320,8 +353,9 @@ TEST_P(Kernels, StayExactAtTheEndsOfTheScaleRange) {
           sum += row[static_cast<std::size_t>(k)] * x.value(t, k);
           magnitude += std::fabs(row[static_cast<std::size_t>(k)] * x.value(t, k));
         }
-        if (magnitude > 0x1p127) continue;   // beyond fp32
-        EXPECT_LE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(n)]) - sum), accumulation_bound(cols) * magnitude + 0x1p-149)
+        if (magnitude > 0x1p127) continue;  // beyond fp32
+        EXPECT_LE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(n)]) - sum),
+                  accumulation_bound(cols) * magnitude + 0x1p-149)
             << "row " << n << ", token " << t << (which == Which::few ? ", few" : ", many");
       }
     }
@@ -331,7 +365,8 @@ TEST_P(Kernels, StayExactAtTheEndsOfTheScaleRange) {
 TEST_P(Kernels, ReadFp8BlocksOfAnyConfiguredSize) {
   if (format().facts.name != "fp8_block") return;
   const std::int64_t rows = 90, cols = 208;
-  for (const auto& [block_rows, block_cols] : {std::pair<std::int64_t, std::int64_t>{128, 128}, {32, 64}, {7, 48}, {1, 208}, {90, 1000}, {3, 16}}) {
+  for (const auto& [block_rows, block_cols] :
+       {std::pair<std::int64_t, std::int64_t>{128, 128}, {32, 64}, {7, 48}, {1, 208}, {90, 1000}, {3, 16}}) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e8m0}) {
       const auto matrix = testing::make_matrix(format(), rows, cols, Layout::rows, 21);
       const std::int64_t grid_rows = (rows + block_rows - 1) / block_rows, grid_cols = (cols + block_cols - 1) / block_cols;
@@ -341,7 +376,10 @@ TEST_P(Kernels, ReadFp8BlocksOfAnyConfiguredSize) {
         const float scale = std::ldexp(1.0f, static_cast<int>(i * 5 % 9) - 4);
         const std::uint16_t half = f32_to_bf16(scale);
         const auto byte = static_cast<std::uint8_t>(127 + std::ilogb(scale));
-        std::memcpy(scales.data() + i * bytes, dtype == DType::f32 ? static_cast<const void*>(&scale) : dtype == DType::bf16 ? static_cast<const void*>(&half) : &byte,
+        std::memcpy(scales.data() + i * bytes,
+                    dtype == DType::f32    ? static_cast<const void*>(&scale)
+                    : dtype == DType::bf16 ? static_cast<const void*>(&half)
+                                           : &byte,
                     static_cast<std::size_t>(bytes));
       }
       testing::GuardedBytes guarded(scales);
@@ -354,14 +392,17 @@ TEST_P(Kernels, ReadFp8BlocksOfAnyConfiguredSize) {
       view.block_cols = block_cols;
       ASSERT_FALSE(format().check_values(view).has_value());
       const Activations x(set(), 14, cols, 22);
-      EXPECT_EQ(first_wrong(format(), view, x, 0, 14, run(set(), Which::many, view, 0, rows, x, 0, 14)), "") << block_rows << " x " << block_cols;
-      EXPECT_EQ(first_wrong(format(), view, x, 0, 4, run(set(), Which::few, view, 0, rows, x, 0, 4)), "") << block_rows << " x " << block_cols;
+      EXPECT_EQ(first_wrong(format(), view, x, 0, 14, run(set(), Which::many, view, 0, rows, x, 0, 14)), "")
+          << block_rows << " x " << block_cols;
+      EXPECT_EQ(first_wrong(format(), view, x, 0, 4, run(set(), Which::few, view, 0, rows, x, 0, 4)), "")
+          << block_rows << " x " << block_cols;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Kernels, ::testing::ValuesIn(all_cases()), [](const auto& info) {
-  return std::string(info.param.format->facts.name) + "_" + info.param.target->name + "_" + std::string(name_of(info.param.arithmetic));
+  return std::string(info.param.format->facts.name) + "_" + info.param.target->name + "_" +
+         std::string(name_of(info.param.arithmetic));
 });
 
 TEST(KernelList, HasF32ForEveryFormatAndTarget) {

@@ -44,7 +44,10 @@ struct Mxfp4Codec : PackedE2m1<32, e8m0_x4> {
 
 #if MOTET_HAS_BF16_DOT
   PairTable plain = pair_table(kPairs.plain), raised = pair_table(kPairs.raised);
-  template <int S> [[gnu::always_inline]] I pair_along(I raw) const { return pair_lookup(plain, shr<4 * S>(raw)); }   // nibbles S, S + 4
+  template <int S>
+  [[gnu::always_inline]] I pair_along(I raw) const {
+    return pair_lookup(plain, shr<4 * S>(raw));
+  }  // nibbles S, S + 4
   /// What each word is lowered by: (252 - scale byte) << 7.
   MOTET_VEC I fold_pairs(I scale) {
     const I lowered = shl<7>(at_least_zero(252, scale));
@@ -116,10 +119,18 @@ std::optional<std::string> check_values(const WeightView& view) {
 }  // namespace
 
 extern const Format format_mxfp4;
-const Format format_mxfp4 = {.facts = {.name = "mxfp4", .about = "E2M1 values, one E8M0 scale per 32 (OCP MXFP4)", .bits_per_value = 4,
-                                       .values_per_block = 32, .bytes_per_block = 16, .scale_bytes = 1, .block_rows = 1, .block_cols = 32,
+const Format format_mxfp4 = {.facts = {.name = "mxfp4",
+                                       .about = "E2M1 values, one E8M0 scale per 32 (OCP MXFP4)",
+                                       .bits_per_value = 4,
+                                       .values_per_block = 32,
+                                       .bytes_per_block = 16,
+                                       .scale_bytes = 1,
+                                       .block_rows = 1,
+                                       .block_cols = 32,
                                        .relative_step = 0x1p-2},
-                             .decode = decode, .encode = encode, .check_values = check_values};
+                             .decode = decode,
+                             .encode = encode,
+                             .check_values = check_values};
 
 }  // namespace motet
 #endif

@@ -19,11 +19,14 @@ struct Nvfp4Codec : PackedE2m1<16, e4m3_x2> {
   static constexpr bool kHasBf16Pairs = true, kTensorScale = true;
 
   MOTET_VEC F fold_f32(I scale) { return mul(as_float(shl<20>(scale)), broadcast(0x1p120f)); }
-  static bool row_folds(const WeightView&, std::int64_t) { return true; }   // at most 2 + 4 significant bits, 2^-10 .. 2688
+  static bool row_folds(const WeightView&, std::int64_t) { return true; }  // at most 2 + 4 significant bits, 2^-10 .. 2688
 
 #if MOTET_HAS_BF16_DOT
   PairTable plain = pair_table(kPairs.plain);
-  template <int S> [[gnu::always_inline]] I pair_along(I raw) const { return pair_lookup(plain, shr<4 * S>(raw)); }   // nibbles S, S + 4
+  template <int S>
+  [[gnu::always_inline]] I pair_along(I raw) const {
+    return pair_lookup(plain, shr<4 * S>(raw));
+  }  // nibbles S, S + 4
   MOTET_VEC F fold_pairs(I scale) { return fold_f32(scale); }
   /// Products are exact in bf16, so their upper halves are all of them.
   [[gnu::always_inline]] void pairs_across(I raw, F scale, I* out) const {
@@ -32,7 +35,8 @@ struct Nvfp4Codec : PackedE2m1<16, e4m3_x2> {
     out[2] = product_pair<4>(raw, scale);
     out[3] = product_pair<6>(raw, scale);
   }
-  template <int S> [[gnu::always_inline]] I product_pair(I raw, F scale) const {
+  template <int S>
+  [[gnu::always_inline]] I product_pair(I raw, F scale) const {
     return choose(ibroadcast(0xFFFF0000u), as_dwords(mul(value<S + 1>(raw), scale)), shr<16>(as_dwords(mul(value<S>(raw), scale))));
   }
 #endif
@@ -85,7 +89,8 @@ void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMa
       if (code == 0) code = 1;
       out.scales[static_cast<std::size_t>(r * out.view.scale_row_stride + k0 / kBlock)] = static_cast<std::byte>(code);
       const double unit = scale_value(static_cast<std::byte>(code)) * out.view.tensor_scale;
-      for (std::int64_t i = 0; i < count; ++i) set_nibble(out, r, k0 + i, f32_to_e2m1(static_cast<float>(static_cast<double>(block[i]) / unit)));
+      for (std::int64_t i = 0; i < count; ++i)
+        set_nibble(out, r, k0 + i, f32_to_e2m1(static_cast<float>(static_cast<double>(block[i]) / unit)));
     }
   }
 }
@@ -109,10 +114,18 @@ std::optional<std::string> check_values(const WeightView& view) {
 }  // namespace
 
 extern const Format format_nvfp4;
-const Format format_nvfp4 = {.facts = {.name = "nvfp4", .about = "E2M1 values, one E4M3 scale per 16, one fp32 scale per tensor", .bits_per_value = 4,
-                                       .values_per_block = 16, .bytes_per_block = 8, .scale_bytes = 1, .block_rows = 1, .block_cols = 16,
+const Format format_nvfp4 = {.facts = {.name = "nvfp4",
+                                       .about = "E2M1 values, one E4M3 scale per 16, one fp32 scale per tensor",
+                                       .bits_per_value = 4,
+                                       .values_per_block = 16,
+                                       .bytes_per_block = 8,
+                                       .scale_bytes = 1,
+                                       .block_rows = 1,
+                                       .block_cols = 16,
                                        .relative_step = 0x1p-2},
-                             .decode = decode, .encode = encode, .check_values = check_values};
+                             .decode = decode,
+                             .encode = encode,
+                             .check_values = check_values};
 
 }  // namespace motet
 #endif

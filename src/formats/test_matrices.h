@@ -52,7 +52,8 @@ inline std::vector<float> values_with_block_exponents(std::int64_t rows, std::in
   std::vector<float> values(static_cast<std::size_t>(rows * cols));
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t k = 0; k < cols; ++k)
-      values[static_cast<std::size_t>(r * cols + k)] = std::ldexp(uniform(random), static_cast<int>((3 * r + k / 16 * 5 + k / 128) % 7) - 3);
+      values[static_cast<std::size_t>(r * cols + k)] =
+          std::ldexp(uniform(random), static_cast<int>((3 * r + k / 16 * 5 + k / 128) % 7) - 3);
   return values;
 }
 
@@ -81,14 +82,16 @@ inline std::unique_ptr<TestMatrix> lay_out(EncodedMatrix encoded, Layout layout)
     view.row_stride = row_bytes * (doubled ? 2 : 1);
   }
   // Exactly the bytes that belong to the matrix: the second of a doubled pair is missing at the end.
-  const std::int64_t last = columns ? (from.rows - 1) * view.row_stride + (from.cols - 1) * view.col_stride : (from.rows - 1) * view.row_stride;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(last + unit), std::byte{0xFF});   // what lies between is NaN
+  const std::int64_t last =
+      columns ? (from.rows - 1) * view.row_stride + (from.cols - 1) * view.col_stride : (from.rows - 1) * view.row_stride;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(last + unit), std::byte{0xFF});  // what lies between is NaN
   for (std::int64_t r = 0; r < from.rows; ++r) {
     if (!columns) {
       std::memcpy(bytes.data() + r * view.row_stride, from.codes + r * row_bytes, static_cast<std::size_t>(row_bytes));
     } else {
       for (std::int64_t k = 0; k < from.cols; ++k)
-        std::memcpy(bytes.data() + r * view.row_stride + k * view.col_stride, from.codes + r * row_bytes + k * element, static_cast<std::size_t>(element));
+        std::memcpy(bytes.data() + r * view.row_stride + k * view.col_stride, from.codes + r * row_bytes + k * element,
+                    static_cast<std::size_t>(element));
     }
   }
   result->codes = std::make_unique<GuardedBytes>(bytes);
@@ -101,7 +104,8 @@ inline std::unique_ptr<TestMatrix> lay_out(EncodedMatrix encoded, Layout layout)
   return result;
 }
 
-inline std::unique_ptr<TestMatrix> make_matrix(const Format& format, std::int64_t rows, std::int64_t cols, Layout layout, unsigned seed) {
+inline std::unique_ptr<TestMatrix> make_matrix(const Format& format, std::int64_t rows, std::int64_t cols, Layout layout,
+                                               unsigned seed) {
   const std::vector<float> values = values_with_block_exponents(rows, cols, seed);
   EncodedMatrix encoded;
   format.encode(values.data(), rows, cols, encoded);

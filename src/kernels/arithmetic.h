@@ -20,15 +20,23 @@ struct F32 {
   static constexpr int kFewSums = kFewSumsF32;
   using Vector = F;
 
-  template <class Codec, int S> MOTET_VEC F along(const Codec& codec, I raw) { return codec.template value<S>(raw); }
-  template <class Codec> MOTET_VEC auto fold(I scale) { return Codec::fold_f32(scale); }
-  template <class Codec, class Fold> MOTET_VEC void across(const Codec& codec, I raw, const Fold& fold, F* out) {
+  template <class Codec, int S>
+  MOTET_VEC F along(const Codec& codec, I raw) {
+    return codec.template value<S>(raw);
+  }
+  template <class Codec>
+  MOTET_VEC auto fold(I scale) {
+    return Codec::fold_f32(scale);
+  }
+  template <class Codec, class Fold>
+  MOTET_VEC void across(const Codec& codec, I raw, const Fold& fold, F* out) {
     values<0>(codec, raw, out);
     if constexpr (Codec::kFoldBlock > 0) {
       for (int s = 0; s < Codec::kPerDword; ++s) out[s] = mul(out[s], fold);
     }
   }
-  template <int S, class Codec> MOTET_VEC void values(const Codec& codec, I raw, F* out) {
+  template <int S, class Codec>
+  MOTET_VEC void values(const Codec& codec, I raw, F* out) {
     out[S] = codec.template value<S>(raw);
     if constexpr (S + 1 < Codec::kPerDword) values<S + 1>(codec, raw, out);
   }
@@ -52,9 +60,16 @@ struct Bf16Dot {
   static constexpr int kFewSums = kFewSumsBf16Dot;
   using Vector = I;
 
-  template <class Codec, int S> MOTET_VEC I along(const Codec& codec, I raw) { return codec.template pair_along<S>(raw); }
-  template <class Codec> MOTET_VEC auto fold(I scale) { return Codec::fold_pairs(scale); }
-  template <class Codec, class Fold> MOTET_VEC void across(const Codec& codec, I raw, const Fold& fold, I* out) {
+  template <class Codec, int S>
+  MOTET_VEC I along(const Codec& codec, I raw) {
+    return codec.template pair_along<S>(raw);
+  }
+  template <class Codec>
+  MOTET_VEC auto fold(I scale) {
+    return Codec::fold_pairs(scale);
+  }
+  template <class Codec, class Fold>
+  MOTET_VEC void across(const Codec& codec, I raw, const Fold& fold, I* out) {
     codec.pairs_across(raw, fold, out);
   }
   MOTET_VEC I load_x(const std::byte* x) { return iload(x); }

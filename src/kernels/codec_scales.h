@@ -44,7 +44,10 @@ struct PackedE2m1 {
     return kLanes(copy);
   }
 
-  template <int S> [[gnu::always_inline]] F value(I raw) const { return lookup(table, shr<4 * S>(raw)); }
+  template <int S>
+  [[gnu::always_inline]] F value(I raw) const {
+    return lookup(table, shr<4 * S>(raw));
+  }
 };
 
 }  // namespace

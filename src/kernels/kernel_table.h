@@ -6,10 +6,10 @@
 
 namespace motet {
 
-inline constexpr int kArithmetics = 2;   ///< in the order of KernelArithmetic
+inline constexpr int kArithmetics = 2;  ///< in the order of KernelArithmetic
 
-namespace format_tag {}                  ///< one incomplete type per line of formats.inc
-namespace target_tag {}                  ///< one incomplete type per line of targets.inc
+namespace format_tag {}  // namespace format_tag
+namespace target_tag {}  // namespace target_tag
 
 /// The sets of one format compiled for one target, [kArithmetics]; `many` is null where the target lacks the arithmetic or the
 /// format's values are not exact in it. Defined by MOTET_KERNELS in the format's file; a missing file fails to link.

@@ -23,8 +23,16 @@ namespace {
 
 template <class Codec, class A>
 constexpr KernelSet kernel_set(std::string_view format, std::string_view target) {
-  return {.format = format, .target = target, .arithmetic = A::kName, .activation = A::kActivation, .k_unit = 32, .max_few = Codec::kMaxFew,
-          .scratch_bytes = scratch_bytes<Codec, A>, .few = few<Codec, A>, .many = many<Codec, A>, .few_reads = few_reads<Codec>};
+  return {.format = format,
+          .target = target,
+          .arithmetic = A::kName,
+          .activation = A::kActivation,
+          .k_unit = 32,
+          .max_few = Codec::kMaxFew,
+          .scratch_bytes = scratch_bytes<Codec, A>,
+          .few = few<Codec, A>,
+          .many = many<Codec, A>,
+          .few_reads = few_reads<Codec>};
 }
 
 template <class Codec>
@@ -40,13 +48,22 @@ constexpr KernelSet bf16_dot_set([[maybe_unused]] std::string_view format, [[may
 
 #define MOTET_TEXT_OF(name) #name
 #define MOTET_TEXT(name) MOTET_TEXT_OF(name)
-#define MOTET_KERNELS(name, Codec)                                                                                          \
-  namespace motet {                                                                                                         \
-  namespace format_tag { struct name; }                                                                                     \
-  namespace target_tag { struct MOTET_TARGET; }                                                                             \
-  namespace MOTET_TARGET { namespace {                                                                                      \
-  constexpr KernelSet kSets[kArithmetics] = {kernel_set<Codec, F32>(#name, MOTET_TEXT(MOTET_TARGET)),                       \
-                                             bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET))};                         \
-  } }                                                                                                                       \
-  template <> const KernelSet* kernels_of<format_tag::name, target_tag::MOTET_TARGET>() noexcept { return MOTET_TARGET::kSets; } \
+#define MOTET_KERNELS(name, Codec)                                                                    \
+  namespace motet {                                                                                   \
+  namespace format_tag {                                                                              \
+  struct name;                                                                                        \
+  }                                                                                                   \
+  namespace target_tag {                                                                              \
+  struct MOTET_TARGET;                                                                                \
+  }                                                                                                   \
+  namespace MOTET_TARGET {                                                                            \
+  namespace {                                                                                         \
+  constexpr KernelSet kSets[kArithmetics] = {kernel_set<Codec, F32>(#name, MOTET_TEXT(MOTET_TARGET)), \
+                                             bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET))};   \
+  }                                                                                                   \
+  }                                                                                                   \
+  template <>                                                                                         \
+  const KernelSet* kernels_of<format_tag::name, target_tag::MOTET_TARGET>() noexcept {                \
+    return MOTET_TARGET::kSets;                                                                       \
+  }                                                                                                   \
   }

@@ -2,8 +2,9 @@
 // `few`: 1 to Codec::kMaxFew tokens straight from the stored bytes of rows that are contiguous along k.
 //
 // The rows are cut into R runs of neighbours and one row of each run is in flight, so that a thread reads R long streams: one
-// stream reaches little over half of the read bandwidth, four reach it (two cores of a Zen 5, November 2026: 26..48 against 67 GB/s).
-// Each 64 stored bytes are decoded once for all tokens, into lanes as they lie; the activations are put into that order first.
+// stream reaches little over half of the read bandwidth, four reach it (two cores of a Zen 5, November 2026: 26..48 against 67
+// GB/s). Each 64 stored bytes are decoded once for all tokens, into lanes as they lie; the activations are put into that order
+// first.
 #pragma once
 
 #include "kernels/arithmetic.h"
@@ -11,24 +12,34 @@
 namespace motet::MOTET_TARGET {
 namespace {
 
-inline constexpr int kFewGroup = 4;                 // tokens served by one decode: their activations stay in L1
-inline constexpr std::int64_t kFewBytes = 128 << 10;   // codes that stay in L2 while several groups of tokens pass over them
-inline constexpr std::int64_t kAheadBytes = 2048;   // 1 to 4 KiB are equal within the noise; 512 B lose a tenth
-
-template <class Codec> inline constexpr std::int64_t kStep = 16 * Codec::kPerDword;   // elements in 64 stored bytes
-/// Activations in natural order are already in lane order.
-template <class Codec, class A> inline constexpr bool kNatural = Codec::kPerDword == A::kUnit;
+inline constexpr int kFewGroup = 4;                   // tokens served by one decode: their activations stay in L1
+inline constexpr std::int64_t kFewBytes = 128 << 10;  // codes that stay in L2 while several groups of tokens pass over them
+// Share of the read probe for MXFP4, one token, two cores of a Zen 5, November 2026: 256 B 0.82, 512 B 0.84, 1 KiB 0.80,
+// 2 KiB 0.93, 4 KiB 0.86, 8 KiB 0.82.
+inline constexpr std::int64_t kAheadBytes = 2048;
 
 template <class Codec>
-MOTET_VEC std::int64_t stored_bytes(std::int64_t elements) { return (elements * 4 + Codec::kPerDword - 1) / Codec::kPerDword; }
+inline constexpr std::int64_t kStep = 16 * Codec::kPerDword;  // elements in 64 stored bytes
+/// Activations in natural order are already in lane order.
+template <class Codec, class A>
+inline constexpr bool kNatural = Codec::kPerDword == A::kUnit;
+
+template <class Codec>
+MOTET_VEC std::int64_t stored_bytes(std::int64_t elements) {
+  return (elements * 4 + Codec::kPerDword - 1) / Codec::kPerDword;
+}
 MOTET_VEC std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 template <class Codec>
-bool few_reads(const WeightView& w) noexcept { return Codec::kElementBytes == 0 || w.col_stride == Codec::kElementBytes; }
+bool few_reads(const WeightView& w) noexcept {
+  return Codec::kElementBytes == 0 || w.col_stride == Codec::kElementBytes;
+}
 
 /// Bytes of one token's activations in lane order.
 template <class Codec, class A>
-MOTET_VEC std::int64_t ordered_bytes(std::int64_t cols) { return round_up(cols, kStep<Codec>) * A::kBytes; }
+MOTET_VEC std::int64_t ordered_bytes(std::int64_t cols) {
+  return round_up(cols, kStep<Codec>) * A::kBytes;
+}
 
 template <class Codec, class A>
 [[gnu::noinline]] void order_activations(const std::byte* x, std::int64_t cols, std::byte* out) {
@@ -44,7 +55,8 @@ template <class Codec, class A>
     for (std::int64_t j = 0; j < 16; ++j)
       for (std::int64_t s = 0; s < kVectors; ++s)
         for (std::int64_t u = 0; u < A::kUnit; ++u)
-          __builtin_memcpy(out + ((s * 16 + j) * A::kUnit + u) * A::kBytes, from + (j * P + s + u * kVectors) * A::kBytes, A::kBytes);
+          __builtin_memcpy(out + ((s * 16 + j) * A::kUnit + u) * A::kBytes, from + (j * P + s + u * kVectors) * A::kBytes,
+                           A::kBytes);
   }
 }
 
@@ -56,7 +68,8 @@ MOTET_VEC void add_vectors(const Codec& codec, const I (&raw)[R], const std::byt
   for (int r = 0; r < R; ++r) weights[r] = A::template along<Codec, S>(codec, raw[r]);
   for (int t = 0; t < T; ++t) {
     const auto xt = A::load_x(x + t * x_stride + 64 * S);
-    for (int r = 0; r < R; ++r) sums[r][t] = Codec::kStepScale && !Codec::kSegments && S == 0 ? A::first(weights[r], xt) : A::add(sums[r][t], weights[r], xt);
+    for (int r = 0; r < R; ++r)
+      sums[r][t] = Codec::kStepScale && !Codec::kSegments && S == 0 ? A::first(weights[r], xt) : A::add(sums[r][t], weights[r], xt);
   }
   if constexpr (S + 1 < Codec::kPerDword / A::kUnit) add_vectors<Codec, A, R, T, S + 1>(codec, raw, x, x_stride, sums);
 }
@@ -82,8 +95,9 @@ template <class Codec, class A, int R, int T>
   const std::int64_t steps = w.cols / kStep<Codec>, tail = stored_bytes<Codec>(w.cols - steps * kStep<Codec>);
   const std::int64_t row_bytes = stored_bytes<Codec>(w.cols);
   // What lies kAheadBytes further in the stream of rows: some rows and a rest further, the gap between rows skipped.
-  const std::int64_t rest = kAheadBytes % row_bytes, ahead = kAheadBytes / row_bytes * w.row_stride + rest, gap = w.row_stride - row_bytes;
-  std::int64_t steps_of_scale = 1;   // with kSegments: whole steps under one scale, else a scale per lane
+  const std::int64_t rest = kAheadBytes % row_bytes, ahead = kAheadBytes / row_bytes * w.row_stride + rest,
+                     gap = w.row_stride - row_bytes;
+  std::int64_t steps_of_scale = 1;  // with kSegments: whole steps under one scale, else a scale per lane
   if constexpr (Codec::kSegments) steps_of_scale = w.block_cols % 64 == 0 ? w.block_cols / 64 : 1;
   float final_scale = 1.0f;
   if constexpr (Codec::kTensorScale) final_scale = static_cast<float>(w.tensor_scale);
@@ -96,7 +110,7 @@ template <class Codec, class A, int R, int T>
     F sums[R][T];
     for (int r = 0; r < R; ++r) {
       row[r] = args.row_begin + r * run + i;
-      if (row[r] >= args.row_end) row[r] = args.row_end - 1;   // the last run is shorter: its last row again
+      if (row[r] >= args.row_end) row[r] = args.row_end - 1;  // the last run is shorter: its last row again
       codes[r] = w.codes + row[r] * w.row_stride;
       scales[r] = codec.row_scales(w, row[r]);
     }
@@ -105,7 +119,7 @@ template <class Codec, class A, int R, int T>
     const std::byte* xs = x;
     for (std::int64_t step = 0; step < steps;) {
       const std::int64_t end = !Codec::kSegments ? step + 1 : steps - step > steps_of_scale ? step + steps_of_scale : steps;
-      F parts[R][T];   // of one scale: the steps up to `end`
+      F parts[R][T];  // of one scale: the steps up to `end`
       if constexpr (Codec::kSegments) clear(parts);
       std::int64_t s = step;
       do {
@@ -115,8 +129,10 @@ template <class Codec, class A, int R, int T>
           prefetch(codes[r] + next);
           raw[r] = in_register(iload(codes[r] + at));
         }
-        if constexpr (Codec::kStepScale) add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, parts);
-        else add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, sums);
+        if constexpr (Codec::kStepScale)
+          add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, parts);
+        else
+          add_vectors<Codec, A, R, T, 0>(codec, raw, xs, x_stride, sums);
         xs += kStepX;
       } while (Codec::kSegments && ++s < end);
       if constexpr (Codec::kStepScale) {
@@ -152,7 +168,7 @@ template <class Codec, class A, int R, int T>
 template <class Codec, class A, int T>
 MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64_t x_stride) {
   if (args.tokens == T) {
-    constexpr int kSums = A::kFewSums / (Codec::kStepScale ? 2 * T : T);   // with parts
+    constexpr int kSums = A::kFewSums / (Codec::kStepScale ? 2 * T : T);  // with parts
     few_rows<Codec, A, kSums >= 4 ? 4 : kSums >= 2 ? 2 : 1, T>(args, x, x_stride);
   } else if constexpr (T > 1) {
     few_tokens<Codec, A, T - 1>(args, x, x_stride);
@@ -161,7 +177,7 @@ MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64
 
 template <class Codec, class A>
 void few(const MatmulArgs& args) noexcept {
-  const std::byte* x = args.x;   // k_unit covers the last step of activations in natural order
+  const std::byte* x = args.x;  // k_unit covers the last step of activations in natural order
   std::int64_t x_stride = args.x_stride;
   if constexpr (!kNatural<Codec, A>) {
     x = args.scratch;

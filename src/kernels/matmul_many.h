@@ -16,27 +16,27 @@ namespace {
 // transposed are cut into wider, shorter slabs: each k then reads one longer run.
 inline constexpr std::int64_t kSlabRows = 32, kSlabCols = 4096, kWideRows = 128, kWideCols = 1024;
 inline constexpr std::int64_t kSmallestSegment = 16;
-inline constexpr std::int64_t kBlockBytes = 512 << 10;   // activations of the tokens that one pass over the slabs serves
+inline constexpr std::int64_t kBlockBytes = 512 << 10;  // activations of the tokens that one pass over the slabs serves
 
 struct Tile {
   const std::byte* panel;
-  std::int64_t panel_bytes;       // from one panel to the next
-  std::int64_t units, segment;    // of kUnit elements; segment = units when there are no scale blocks
-  const float* scales;            // [segments][16 * kTilePanels] at scale_stride floats
+  std::int64_t panel_bytes;     // from one panel to the next
+  std::int64_t units, segment;  // of kUnit elements; segment = units when there are no scale blocks
+  const float* scales;          // [segments][16 * kTilePanels] at scale_stride floats
   std::int64_t scale_stride;
   const std::byte* x;
   std::int64_t x_stride;
   float* out;
   std::int64_t out_stride;
-  std::int64_t rows;              // valid rows, 1 .. 16 * kTilePanels
-  bool first;                     // sums start at zero, not at `out`
-  float final_scale;              // multiplies what is stored
+  std::int64_t rows;  // valid rows, 1 .. 16 * kTilePanels
+  bool first;         // sums start at zero, not at `out`
+  float final_scale;  // multiplies what is stored
 };
 
 template <class A, int T>
-MOTET_VEC void run_tile(F (&sums)[kTilePanels][T], const std::byte* panel, std::int64_t panel_bytes, const std::byte* x, std::int64_t x_stride,
-                        std::int64_t units) {
-  const std::byte* xs[3] = {x, x + 4 * x_stride, x + 8 * x_stride};   // three pointers and two strides reach 12 tokens
+MOTET_VEC void run_tile(F (&sums)[kTilePanels][T], const std::byte* panel, std::int64_t panel_bytes, const std::byte* x,
+                        std::int64_t x_stride, std::int64_t units) {
+  const std::byte* xs[3] = {x, x + 4 * x_stride, x + 8 * x_stride};  // three pointers and two strides reach 12 tokens
   const std::int64_t stride3 = 3 * x_stride;
 #pragma GCC unroll 2
   for (std::int64_t u = 0; u < units; ++u) {
@@ -61,7 +61,8 @@ template <class A, bool kSegments, int T>
       F part[kTilePanels][T];
       for (int p = 0; p < kTilePanels; ++p)
         for (int t = 0; t < T; ++t) part[p][t] = zero();
-      run_tile<A, T>(part, a.panel + u * 64, a.panel_bytes, a.x + u * 4, a.x_stride, a.units - u < a.segment ? a.units - u : a.segment);
+      run_tile<A, T>(part, a.panel + u * 64, a.panel_bytes, a.x + u * 4, a.x_stride,
+                     a.units - u < a.segment ? a.units - u : a.segment);
       for (int p = 0; p < kTilePanels; ++p)
         for (int t = 0; t < T; ++t) sums[p][t] = fma(part[p][t], load(scales + 16 * p), sums[p][t]);
     }
@@ -86,10 +87,10 @@ MOTET_VEC void tile_tokens(const Tile& a, std::int64_t tokens) {
 /// A panel (16 rows, the last row again past the end) or a slab being filled, columns [k0, k0 + cols).
 struct Panel {
   const WeightView& view;
-  std::int64_t row, rows;         // first row, valid rows
+  std::int64_t row, rows;  // first row, valid rows
   std::int64_t k0, cols;
   std::byte* out;
-  std::byte* folds;               // scale bytes of the 16 rows, 4 blocks in a dword: [blocks / 4][16]
+  std::byte* folds;  // scale bytes of the 16 rows, 4 blocks in a dword: [blocks / 4][16]
 };
 
 MOTET_VEC std::int64_t row_of(const Panel& p, int lane) { return p.row + (lane < p.rows ? lane : p.rows - 1); }
@@ -127,14 +128,15 @@ template <class Codec>
 /// The dwords of one scale dword (4 blocks), block kBlock first.
 template <class Codec, class A, int kBlock, bool kFull>
 MOTET_VEC void emit_blocks(const Codec& codec, const I* columns, I scales, int groups, std::byte* out) {
-  constexpr int kGroups = Codec::kFoldBlock / Codec::kPerDword;   // dwords in a block
+  constexpr int kGroups = Codec::kFoldBlock / Codec::kPerDword;  // dwords in a block
   constexpr std::int64_t kBytes = 64 * Codec::kPerDword / A::kUnit;
   const auto fold = A::template fold<Codec>(iand(shr<8 * kBlock>(scales), ibroadcast(0xFFu)));
 #pragma GCC unroll 1
   for (int g = 0; g < kGroups; ++g)
     if (kFull || g < groups) emit<Codec, A>(codec, columns[g], fold, out + g * kBytes);
   if constexpr (kBlock < 3) {
-    if (kFull || groups > kGroups) emit_blocks<Codec, A, kBlock + 1, kFull>(codec, columns + kGroups, scales, groups - kGroups, out + kGroups * kBytes);
+    if (kFull || groups > kGroups)
+      emit_blocks<Codec, A, kBlock + 1, kFull>(codec, columns + kGroups, scales, groups - kGroups, out + kGroups * kBytes);
   }
 }
 
@@ -143,10 +145,11 @@ template <class Codec, class A, bool kFull>
 MOTET_VEC void emit_columns(const Codec& codec, const I* columns, const std::byte* folds, int groups, std::byte* out) {
   constexpr std::int64_t kBytes = 64 * Codec::kPerDword / A::kUnit;
   if constexpr (Codec::kFoldBlock > 0) {
-    constexpr int kGroups = 4 * static_cast<int>(Codec::kFoldBlock) / Codec::kPerDword;   // dwords under one scale dword
+    constexpr int kGroups = 4 * static_cast<int>(Codec::kFoldBlock) / Codec::kPerDword;  // dwords under one scale dword
 #pragma GCC unroll 1
     for (int g = 0; g < 16; g += kGroups)
-      if (kFull || g < groups) emit_blocks<Codec, A, 0, kFull>(codec, columns + g, iload(folds + g / kGroups * 64), groups - g, out + g * kBytes);
+      if (kFull || g < groups)
+        emit_blocks<Codec, A, 0, kFull>(codec, columns + g, iload(folds + g / kGroups * 64), groups - g, out + g * kBytes);
   } else {
 #pragma GCC unroll 1
     for (int g = 0; g < 16; ++g)
@@ -156,7 +159,7 @@ MOTET_VEC void emit_columns(const Codec& codec, const I* columns, const std::byt
 
 template <class Codec, class A>
 [[gnu::noinline]] void fill_from_rows(const Panel& p) {
-  constexpr std::int64_t P = Codec::kPerDword, kBytes = 64 * P / A::kUnit;   // panel bytes per dword
+  constexpr std::int64_t P = Codec::kPerDword, kBytes = 64 * P / A::kUnit;  // panel bytes per dword
   const Codec codec;
   const std::byte* rows[16];
   for (int r = 0; r < 16; ++r) rows[r] = p.view.codes + row_of(p, r) * p.view.row_stride + p.k0 * 4 / P;
@@ -166,11 +169,15 @@ template <class Codec, class A>
   for (std::int64_t at = 0; at < bytes; at += 64, out += 16 * kBytes) {
     I columns[16];
     load_columns(rows, at, bytes - at, columns);
-    for (int r = 0; r < 16; ++r) prefetch(rows[r] + 16 * p.view.row_stride + at);   // the panel after this one, past tiles if need be
+    for (int r = 0; r < 16; ++r)
+      prefetch(rows[r] + 16 * p.view.row_stride + at);  // the panel after this one, past tiles if need be
     const std::byte* folds = p.folds;
-    if constexpr (Codec::kFoldBlock > 0) folds += at / 64 * (16 * P / Codec::kFoldBlock) * 16;   // 16 bytes (one per row) for each block
-    if (bytes - at >= 64) emit_columns<Codec, A, true>(codec, columns, folds, 16, out);
-    else emit_columns<Codec, A, false>(codec, columns, folds, static_cast<int>((bytes - at + 3) / 4), out);
+    if constexpr (Codec::kFoldBlock > 0)
+      folds += at / 64 * (16 * P / Codec::kFoldBlock) * 16;  // 16 bytes (one per row) for each block
+    if (bytes - at >= 64)
+      emit_columns<Codec, A, true>(codec, columns, folds, 16, out);
+    else
+      emit_columns<Codec, A, false>(codec, columns, folds, static_cast<int>((bytes - at + 3) / 4), out);
   }
 }
 
@@ -196,7 +203,7 @@ MOTET_VEC I load_elements(const Panel& p, std::int64_t k) {
 template <class Codec, class A>
 [[gnu::noinline]] void fill_from_columns(const Panel& slab, std::int64_t panel_bytes) {
   constexpr int P = Codec::kPerDword, kBytes = Codec::kElementBytes;
-  constexpr std::int64_t kAhead = 16;   // columns
+  constexpr std::int64_t kAhead = 16;  // columns
   const Codec codec;
   const WeightView& w = slab.view;
   const std::int64_t run_bytes = (slab.rows - 1) * w.row_stride + kBytes;
@@ -207,7 +214,13 @@ template <class Codec, class A>
       for (std::int64_t at = 0; at < run_bytes; at += 64) prefetch(next + at);
     }
     for (std::int64_t r = 0; r < slab.rows; r += 16) {
-      const Panel p = {.view = w, .row = slab.row + r, .rows = slab.rows - r < 16 ? slab.rows - r : 16, .k0 = 0, .cols = 0, .out = nullptr, .folds = nullptr};
+      const Panel p = {.view = w,
+                       .row = slab.row + r,
+                       .rows = slab.rows - r < 16 ? slab.rows - r : 16,
+                       .k0 = 0,
+                       .cols = 0,
+                       .out = nullptr,
+                       .folds = nullptr};
       I raw = load_elements<kBytes>(p, slab.k0 + k);
       if constexpr (P >= 2) {
         if (k + 1 < slab.cols) raw = ior(raw, shl<32 / P>(load_elements<kBytes>(p, slab.k0 + k + 1)));
@@ -223,7 +236,7 @@ template <class Codec, class A>
 
 /// Sizes that depend on the matrix alone.
 struct Blocking {
-  std::int64_t slab_rows, cols, segment;   // columns of a slab and of a scale block inside it
+  std::int64_t slab_rows, cols, segment;  // columns of a slab and of a scale block inside it
 };
 
 template <class Codec>
@@ -238,7 +251,9 @@ MOTET_VEC Blocking blocking(const WeightView& w) {
 }
 
 /// Scratch: panels, then scales of segments or folded scale bytes, then the activations of `few`.
-struct Scratch { std::int64_t scales, few, end; };
+struct Scratch {
+  std::int64_t scales, few, end;
+};
 template <class Codec, class A>
 MOTET_VEC Scratch scratch_layout(std::int64_t cols) {
   const std::int64_t stored = round_up(cols, 8);
@@ -253,13 +268,15 @@ MOTET_VEC Scratch scratch_layout(std::int64_t cols) {
 }
 
 template <class Codec, class A>
-std::int64_t scratch_bytes(std::int64_t cols) noexcept { return scratch_layout<Codec, A>(cols).end; }
+std::int64_t scratch_bytes(std::int64_t cols) noexcept {
+  return scratch_layout<Codec, A>(cols).end;
+}
 
 /// Scales of the segments of a slab, [segment][rows].
 template <class Codec>
-[[gnu::noinline]] void fill_segment_scales(const WeightView& w, std::int64_t row, std::int64_t rows, std::int64_t k0, std::int64_t cols,
-                                           const Blocking& b, float* out) {
-  const std::int64_t edge = (row / w.block_rows + 1) * w.block_rows - row;   // first row of the next block
+[[gnu::noinline]] void fill_segment_scales(const WeightView& w, std::int64_t row, std::int64_t rows, std::int64_t k0,
+                                           std::int64_t cols, const Blocking& b, float* out) {
+  const std::int64_t edge = (row / w.block_rows + 1) * w.block_rows - row;  // first row of the next block
   for (std::int64_t k = k0; k < k0 + cols; k += b.segment, out += b.slab_rows) {
     float value = Codec::scale(w, row, k);
     for (std::int64_t r = 0, next = edge; r < b.slab_rows; ++r) {
@@ -274,7 +291,8 @@ template <class Codec>
 
 /// One slab, all its columns, for `tokens` tokens from `token` on.
 template <class Codec, class A>
-[[gnu::noinline]] void run_slab(const MatmulArgs& args, const Blocking& b, std::int64_t row, std::int64_t token, std::int64_t tokens) {
+[[gnu::noinline]] void run_slab(const MatmulArgs& args, const Blocking& b, std::int64_t row, std::int64_t token,
+                                std::int64_t tokens) {
   const WeightView& w = *args.weight;
   const Scratch area = scratch_layout<Codec, A>(w.cols);
   auto* scales = reinterpret_cast<float*>(args.scratch + area.scales);
@@ -282,7 +300,8 @@ template <class Codec, class A>
   for (std::int64_t k0 = 0; k0 < w.cols; k0 += b.cols) {
     const std::int64_t cols = w.cols - k0 < b.cols ? w.cols - k0 : b.cols;
     const std::int64_t panel_bytes = round_up(cols, 8) * 16 * A::kBytes;
-    const Panel slab = {.view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = args.scratch, .folds = args.scratch + area.scales};
+    const Panel slab = {
+        .view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = args.scratch, .folds = args.scratch + area.scales};
     if (few_reads<Codec>(w)) {
       for (std::int64_t p = 0; p * 16 < rows; ++p) {
         Panel panel = slab;
@@ -296,16 +315,24 @@ template <class Codec, class A>
     }
     if constexpr (Codec::kSegments) fill_segment_scales<Codec>(w, row, rows, k0, cols, b, scales);
 
-    const std::int64_t groups = (tokens + kTileTokens - 1) / kTileTokens;   // even groups: 13 = 7 + 6, not 12 + 1
+    const std::int64_t groups = (tokens + kTileTokens - 1) / kTileTokens;  // even groups: 13 = 7 + 6, not 12 + 1
     std::int64_t first = token;
     for (std::int64_t g = 0; g < groups; ++g) {
       const std::int64_t count = tokens / groups + (g < tokens % groups ? 1 : 0);
       for (std::int64_t r = 0; r < rows; r += 16 * kTilePanels) {
-        Tile a = {.panel = args.scratch + r / 16 * panel_bytes, .panel_bytes = panel_bytes, .units = (cols + A::kUnit - 1) / A::kUnit,
-                  .segment = (b.segment + A::kUnit - 1) / A::kUnit, .scales = scales + r, .scale_stride = b.slab_rows,
-                  .x = args.x + first * args.x_stride + k0 * A::kBytes, .x_stride = args.x_stride,
-                  .out = args.out + first * args.out_stride + (row - args.row_begin) + r, .out_stride = args.out_stride,
-                  .rows = rows - r < 16 * kTilePanels ? rows - r : 16 * kTilePanels, .first = k0 == 0, .final_scale = 1.0f};
+        Tile a = {.panel = args.scratch + r / 16 * panel_bytes,
+                  .panel_bytes = panel_bytes,
+                  .units = (cols + A::kUnit - 1) / A::kUnit,
+                  .segment = (b.segment + A::kUnit - 1) / A::kUnit,
+                  .scales = scales + r,
+                  .scale_stride = b.slab_rows,
+                  .x = args.x + first * args.x_stride + k0 * A::kBytes,
+                  .x_stride = args.x_stride,
+                  .out = args.out + first * args.out_stride + (row - args.row_begin) + r,
+                  .out_stride = args.out_stride,
+                  .rows = rows - r < 16 * kTilePanels ? rows - r : 16 * kTilePanels,
+                  .first = k0 == 0,
+                  .final_scale = 1.0f};
         if constexpr (Codec::kTensorScale) {
           if (k0 + cols == w.cols) a.final_scale = static_cast<float>(w.tensor_scale);
         }
@@ -317,7 +344,7 @@ template <class Codec, class A>
   if constexpr (Codec::kFoldBlock > 0) {
     for (std::int64_t n = row; n < row + rows; ++n) {
       if (Codec::row_folds(w, n)) continue;
-      MatmulArgs one = args;   // which way a row goes depends on its own bytes alone
+      MatmulArgs one = args;  // which way a row goes depends on its own bytes alone
       one.row_begin = n;
       one.row_end = n + 1;
       one.scratch += area.few;
@@ -334,7 +361,7 @@ template <class Codec, class A>
 template <class Codec, class A>
 void many(const MatmulArgs& args) noexcept {
   const Blocking b = blocking<Codec>(*args.weight);
-  std::int64_t block = kBlockBytes / args.x_stride;
+  std::int64_t block = kBlockBytes / (args.x_stride > 0 ? args.x_stride : 1);
   block = block < 2 * kTileTokens ? 2 * kTileTokens : block;
   for (std::int64_t t = 0; t < args.tokens; t += block)
     for (std::int64_t row = args.row_begin; row < args.row_end; row += b.slab_rows)

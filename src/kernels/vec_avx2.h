@@ -7,16 +7,23 @@
 namespace motet::MOTET_TARGET {
 namespace {
 
-struct F { __m256 lo, hi; };
-struct I { __m256i lo, hi; };
+struct F {
+  __m256 lo, hi;
+};
+struct I {
+  __m256i lo, hi;
+};
 
-inline constexpr int kFewSumsF32 = 8;                     // of 16 registers, two per vector
-inline constexpr int kTilePanels = 1, kTileTokens = 6;    // 12 registers of sums, 2 of weights, 1 broadcast
+inline constexpr int kFewSumsF32 = 8;                   // of 16 registers, two per vector
+inline constexpr int kTilePanels = 1, kTileTokens = 6;  // 12 registers of sums, 2 of weights, 1 broadcast
 
 MOTET_VEC F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 MOTET_VEC F broadcast(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
 MOTET_VEC F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-MOTET_VEC void store(float* p, F v) { _mm256_storeu_ps(p, v.lo); _mm256_storeu_ps(p + 8, v.hi); }
+MOTET_VEC void store(float* p, F v) {
+  _mm256_storeu_ps(p, v.lo);
+  _mm256_storeu_ps(p + 8, v.hi);
+}
 MOTET_VEC __m256i first_lanes(std::int64_t count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
@@ -52,19 +59,32 @@ MOTET_VEC I iload_part(const void* p, std::int64_t bytes) {
   __builtin_memcpy(copy, p, static_cast<std::size_t>(bytes));
   return iload(copy);
 }
-MOTET_VEC I ibroadcast(std::uint32_t value) { return {_mm256_set1_epi32(static_cast<int>(value)), _mm256_set1_epi32(static_cast<int>(value))}; }
-template <int kBits> MOTET_VEC I shl(I v) { return {_mm256_slli_epi32(v.lo, kBits), _mm256_slli_epi32(v.hi, kBits)}; }
-template <int kBits> MOTET_VEC I shr(I v) { return {_mm256_srli_epi32(v.lo, kBits), _mm256_srli_epi32(v.hi, kBits)}; }
-template <int kBits> MOTET_VEC I sar(I v) { return {_mm256_srai_epi32(v.lo, kBits), _mm256_srai_epi32(v.hi, kBits)}; }
+MOTET_VEC I ibroadcast(std::uint32_t value) {
+  return {_mm256_set1_epi32(static_cast<int>(value)), _mm256_set1_epi32(static_cast<int>(value))};
+}
+template <int kBits>
+MOTET_VEC I shl(I v) {
+  return {_mm256_slli_epi32(v.lo, kBits), _mm256_slli_epi32(v.hi, kBits)};
+}
+template <int kBits>
+MOTET_VEC I shr(I v) {
+  return {_mm256_srli_epi32(v.lo, kBits), _mm256_srli_epi32(v.hi, kBits)};
+}
+template <int kBits>
+MOTET_VEC I sar(I v) {
+  return {_mm256_srai_epi32(v.lo, kBits), _mm256_srai_epi32(v.hi, kBits)};
+}
 MOTET_VEC I iand(I a, I b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
 MOTET_VEC I ior(I a, I b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
 MOTET_VEC I at_least(I a, I b) { return {_mm256_max_epu32(a.lo, b.lo), _mm256_max_epu32(a.hi, b.hi)}; }
 MOTET_VEC F as_float(I v) { return {_mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi)}; }
 MOTET_VEC I as_dwords(F v) { return {_mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi)}; }
 
-struct Table16 { __m256 low, high; };   // entries 0..7, 8..15
+struct Table16 {
+  __m256 low, high;
+};  // entries 0..7, 8..15
 MOTET_VEC Table16 table16(const float* entries) { return {_mm256_loadu_ps(entries), _mm256_loadu_ps(entries + 8)}; }
-MOTET_VEC __m256 lookup8(const Table16& table, __m256i index) {   // bit 3 becomes the sign bit that the blend looks at
+MOTET_VEC __m256 lookup8(const Table16& table, __m256i index) {  // bit 3 becomes the sign bit that the blend looks at
   return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.low, index), _mm256_permutevar8x32_ps(table.high, index),
                           _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
@@ -88,7 +108,7 @@ MOTET_VEC I widen2(const std::byte* p, std::int64_t count) {
     const auto* q = reinterpret_cast<const __m128i*>(p);
     return {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
   }
-  if (kEvery == 2 && count == 16) {   // 62 bytes: the last dword ends past the last element
+  if (kEvery == 2 && count == 16) {  // 62 bytes: the last dword ends past the last element
     const I whole = iload_part(p, 62);
     return iand(whole, ibroadcast(0xFFFFu));
   }
@@ -135,7 +155,7 @@ MOTET_VEC F e8m0_x4(const std::byte* p) {
   const __m256i all = _mm256_set1_epi32(four), byte = _mm256_set1_epi32(0xFF);
   const I codes = {_mm256_and_si256(_mm256_srlv_epi32(all, _mm256_setr_epi32(0, 0, 0, 0, 8, 8, 8, 8)), byte),
                    _mm256_and_si256(_mm256_srlv_epi32(all, _mm256_setr_epi32(16, 16, 16, 16, 24, 24, 24, 24)), byte)};
-  return as_float(at_least(shl<23>(codes), ibroadcast(0x00400000u)));   // byte 0 is 2^-127, a subnormal
+  return as_float(at_least(shl<23>(codes), ibroadcast(0x00400000u)));  // byte 0 is 2^-127, a subnormal
 }
 MOTET_VEC F e4m3_x2(const std::byte* p) {
   int four[2];

@@ -12,8 +12,8 @@ namespace {
 using F = __m512;
 using I = __m512i;
 
-inline constexpr int kFewSumsF32 = 32, kFewSumsBf16Dot = 16;   // measured: the shorter chains of the dot prefer fewer rows to spills
-inline constexpr int kTilePanels = 2, kTileTokens = 12;   // 24 sums: >= 12 hide the latency of 6 cycles at two per cycle
+inline constexpr int kFewSumsF32 = 32, kFewSumsBf16Dot = 16;  // measured: the shorter chains of the dot prefer fewer rows to spills
+inline constexpr int kTilePanels = 2, kTileTokens = 12;       // 24 sums: >= 12 hide the latency of 6 cycles at two per cycle
 
 MOTET_VEC F zero() { return _mm512_setzero_ps(); }
 MOTET_VEC F broadcast(float value) { return _mm512_set1_ps(value); }
@@ -39,12 +39,21 @@ MOTET_VEC I in_register(I v) {
 }
 MOTET_VEC void istore(void* p, I v) { _mm512_storeu_si512(p, v); }
 MOTET_VEC I iload_part(const void* p, std::int64_t bytes) {
-  return bytes >= 64 ? iload(p) : _mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1u, p);   // bytes past the count are not touched
+  return bytes >= 64 ? iload(p) : _mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1u, p);  // bytes past the count are not touched
 }
 MOTET_VEC I ibroadcast(std::uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
-template <int kBits> MOTET_VEC I shl(I v) { return _mm512_maskz_slli_epi32(0xFFFF, v, kBits); }
-template <int kBits> MOTET_VEC I shr(I v) { return _mm512_maskz_srli_epi32(0xFFFF, v, kBits); }
-template <int kBits> MOTET_VEC I sar(I v) { return _mm512_maskz_srai_epi32(0xFFFF, v, kBits); }
+template <int kBits>
+MOTET_VEC I shl(I v) {
+  return _mm512_maskz_slli_epi32(0xFFFF, v, kBits);
+}
+template <int kBits>
+MOTET_VEC I shr(I v) {
+  return _mm512_maskz_srli_epi32(0xFFFF, v, kBits);
+}
+template <int kBits>
+MOTET_VEC I sar(I v) {
+  return _mm512_maskz_srai_epi32(0xFFFF, v, kBits);
+}
 MOTET_VEC I iand(I a, I b) { return _mm512_and_si512(a, b); }
 MOTET_VEC I ior(I a, I b) { return _mm512_or_si512(a, b); }
 MOTET_VEC I at_least(I a, I b) { return _mm512_maskz_max_epu32(0xFFFF, a, b); }
@@ -60,12 +69,15 @@ MOTET_VEC F f16_low(I v) { return _mm512_maskz_cvtph_ps(0xFFFF, _mm512_maskz_cvt
 /// Elements 0, kEvery, 2 kEvery ... of 1, 2 or 4 bytes from p, `count` (at most 16) of them, to the low end of each dword.
 template <int kEvery>
 MOTET_VEC I widen1(const std::byte* p, std::int64_t count) {
+  if (kEvery == 1 && count == 16) return _mm512_maskz_cvtepu8_epi32(0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i bytes = _mm256_maskz_loadu_epi8(static_cast<__mmask32>((std::uint64_t{1} << ((count - 1) * kEvery + 1)) - 1u), p);
   if constexpr (kEvery == 1) return _mm512_maskz_cvtepu8_epi32(0xFFFF, _mm256_castsi256_si128(bytes));
   return _mm512_maskz_and_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, bytes), ibroadcast(0xFFu));
 }
 template <int kEvery>
 MOTET_VEC I widen2(const std::byte* p, std::int64_t count) {
+  if (kEvery == 1 && count == 16)
+    return _mm512_maskz_cvtepu16_epi32(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << ((count - 1) * kEvery + 1)) - 1u);
   if constexpr (kEvery == 1) return _mm512_maskz_cvtepu16_epi32(0xFFFF, _mm256_maskz_loadu_epi16(static_cast<__mmask16>(mask), p));
   return iand(_mm512_maskz_loadu_epi16(mask, p), ibroadcast(0xFFFFu));
@@ -84,8 +96,9 @@ MOTET_VEC void transpose(I* v) {
     v[i + 2] = _mm512_maskz_unpacklo_epi64(0xFF, t[i + 1], t[i + 3]);
     v[i + 3] = _mm512_maskz_unpackhi_epi64(0xFF, t[i + 1], t[i + 3]);
   }
-  for (int i = 0; i < 4; ++i) {   // v[4 q + i]: dwords i, 4 + i, 8 + i, 12 + i of rows 4 q .. 4 q + 3
-    const I low01 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[i], v[4 + i], 0x44), high01 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[i], v[4 + i], 0xEE);
+  for (int i = 0; i < 4; ++i) {  // v[4 q + i]: dwords i, 4 + i, 8 + i, 12 + i of rows 4 q .. 4 q + 3
+    const I low01 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[i], v[4 + i], 0x44),
+            high01 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[i], v[4 + i], 0xEE);
     const I low23 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[8 + i], v[12 + i], 0x44);
     const I high23 = _mm512_maskz_shuffle_i32x4(0xFFFF, v[8 + i], v[12 + i], 0xEE);
     t[i] = _mm512_maskz_shuffle_i32x4(0xFFFF, low01, low23, 0x88);
@@ -99,17 +112,16 @@ MOTET_VEC void transpose(I* v) {
 MOTET_VEC F e8m0_x4(const std::byte* p) {
   int four;
   __builtin_memcpy(&four, p, 4);
-  const I turn = _mm512_set_epi32(31, 31, 31, 31, 7, 7, 7, 7, 15, 15, 15, 15, 23, 23, 23, 23);   // byte j / 4 to bits 23..30
+  const I turn = _mm512_set_epi32(31, 31, 31, 31, 7, 7, 7, 7, 15, 15, 15, 15, 23, 23, 23, 23);  // byte j / 4 to bits 23..30
   const I bits = iand(_mm512_maskz_rolv_epi32(0xFFFF, _mm512_set1_epi32(four), turn), ibroadcast(0x7F800000u));
-  return as_float(at_least(bits, ibroadcast(0x00400000u)));   // byte 0 is 2^-127, a subnormal
+  return as_float(at_least(bits, ibroadcast(0x00400000u)));  // byte 0 is 2^-127, a subnormal
 }
 MOTET_VEC F e4m3_x2(const std::byte* p) {
   long long eight;
   __builtin_memcpy(&eight, p, 8);
-  const I place = _mm512_set_epi8(-1, 7, -1, -1, -1, 7, -1, -1, -1, 6, -1, -1, -1, 6, -1, -1,   // byte j / 2 to bits 16..23
-                                  -1, 5, -1, -1, -1, 5, -1, -1, -1, 4, -1, -1, -1, 4, -1, -1,
-                                  -1, 3, -1, -1, -1, 3, -1, -1, -1, 2, -1, -1, -1, 2, -1, -1,
-                                  -1, 1, -1, -1, -1, 1, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1);
+  const I place = _mm512_set_epi8(-1, 7, -1, -1, -1, 7, -1, -1, -1, 6, -1, -1, -1, 6, -1, -1,  // byte j / 2 to bits 16..23
+                                  -1, 5, -1, -1, -1, 5, -1, -1, -1, 4, -1, -1, -1, 4, -1, -1, -1, 3, -1, -1, -1, 3, -1, -1, -1, 2,
+                                  -1, -1, -1, 2, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1);
   return mul(as_float(shl<4>(_mm512_shuffle_epi8(_mm512_set1_epi64(eight), place))), broadcast(0x1p120f));
 }
 
@@ -128,7 +140,7 @@ MOTET_VEC I pair_lookup(PairTable table, I index) { return _mm512_maskz_permutex
 /// Nibbles 2 i and 2 i + 1 of each dword to the low ends of its two words (upper bits of a word hold anything).
 template <int kPair>
 MOTET_VEC I nibble_pair(I v) {
-  constexpr long long low = 8 * kPair, high = 32 + 8 * kPair;   // bit positions inside each quadword
+  constexpr long long low = 8 * kPair, high = 32 + 8 * kPair;  // bit positions inside each quadword
   constexpr long long control = low | ((low + 4) << 16) | (high << 32) | ((high + 4) << 48);
   return _mm512_maskz_multishift_epi64_epi8(~__mmask64{0}, _mm512_set1_epi64(control), v);
 }
@@ -137,11 +149,14 @@ MOTET_VEC I lower_words(I v, I amount) { return _mm512_subs_epu16(v, amount); }
 /// `limit` less each dword, not below zero (words; both below 2^16).
 MOTET_VEC I at_least_zero(std::uint32_t limit, I v) { return _mm512_subs_epu16(ibroadcast(limit), v); }
 MOTET_VEC I swap_middle_bytes(I v) {
-  return _mm512_shuffle_epi8(v, _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0)));
+  return _mm512_shuffle_epi8(
+      v, _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0)));
 }
 
 /// A byte table of 128 entries, by the low seven bits of each byte.
-struct ByteTable { I low, high; };
+struct ByteTable {
+  I low, high;
+};
 MOTET_VEC ByteTable byte_table(const std::uint8_t* entries) { return {iload(entries), iload(entries + 64)}; }
 MOTET_VEC I byte_lookup(const ByteTable& table, I index) { return _mm512_permutex2var_epi8(table.low, index, table.high); }
 /// (a & mask) | (b & ~mask).

@@ -8,11 +8,15 @@ namespace {
 typedef float F4 __attribute__((vector_size(16)));
 typedef std::uint32_t I4 __attribute__((vector_size(16)));
 typedef std::int32_t S4 __attribute__((vector_size(16)));
-struct F { F4 a, b, c, d; };
-struct I { I4 a, b, c, d; };
+struct F {
+  F4 a, b, c, d;
+};
+struct I {
+  I4 a, b, c, d;
+};
 
-inline constexpr int kFewSumsF32 = 2;                     // of 16 registers, four per vector
-inline constexpr int kTilePanels = 1, kTileTokens = 2;    // 8 registers of sums, 4 of weights, 1 broadcast
+inline constexpr int kFewSumsF32 = 2;                   // of 16 registers, four per vector
+inline constexpr int kTilePanels = 1, kTileTokens = 2;  // 8 registers of sums, 4 of weights, 1 broadcast
 
 MOTET_VEC F broadcast(float value) {
   const F4 one = {value, value, value, value};
@@ -59,9 +63,18 @@ MOTET_VEC I ibroadcast(std::uint32_t value) {
   const I4 one = {value, value, value, value};
   return {one, one, one, one};
 }
-template <int kBits> MOTET_VEC I shl(I v) { return {v.a << kBits, v.b << kBits, v.c << kBits, v.d << kBits}; }
-template <int kBits> MOTET_VEC I shr(I v) { return {v.a >> kBits, v.b >> kBits, v.c >> kBits, v.d >> kBits}; }
-template <int kBits> MOTET_VEC I sar(I v) { return {(I4)((S4)v.a >> kBits), (I4)((S4)v.b >> kBits), (I4)((S4)v.c >> kBits), (I4)((S4)v.d >> kBits)}; }
+template <int kBits>
+MOTET_VEC I shl(I v) {
+  return {v.a << kBits, v.b << kBits, v.c << kBits, v.d << kBits};
+}
+template <int kBits>
+MOTET_VEC I shr(I v) {
+  return {v.a >> kBits, v.b >> kBits, v.c >> kBits, v.d >> kBits};
+}
+template <int kBits>
+MOTET_VEC I sar(I v) {
+  return {(I4)((S4)v.a >> kBits), (I4)((S4)v.b >> kBits), (I4)((S4)v.c >> kBits), (I4)((S4)v.d >> kBits)};
+}
 MOTET_VEC I iand(I x, I y) { return {x.a & y.a, x.b & y.b, x.c & y.c, x.d & y.d}; }
 MOTET_VEC I ior(I x, I y) { return {x.a | y.a, x.b | y.b, x.c | y.c, x.d | y.d}; }
 MOTET_VEC I at_least(I x, I y) {
@@ -70,19 +83,24 @@ MOTET_VEC I at_least(I x, I y) {
 MOTET_VEC F as_float(I v) { return {(F4)v.a, (F4)v.b, (F4)v.c, (F4)v.d}; }
 MOTET_VEC I as_dwords(F v) { return {(I4)v.a, (I4)v.b, (I4)v.c, (I4)v.d}; }
 
-struct Table16 { const float* entries; };
+struct Table16 {
+  const float* entries;
+};
 MOTET_VEC Table16 table16(const float* entries) { return {entries}; }
 MOTET_VEC F4 lookup4(const Table16& t, I4 index) {
   return F4{t.entries[index[0] & 15], t.entries[index[1] & 15], t.entries[index[2] & 15], t.entries[index[3] & 15]};
 }
-MOTET_VEC F lookup(const Table16& t, I index) { return {lookup4(t, index.a), lookup4(t, index.b), lookup4(t, index.c), lookup4(t, index.d)}; }
+MOTET_VEC F lookup(const Table16& t, I index) {
+  return {lookup4(t, index.a), lookup4(t, index.b), lookup4(t, index.c), lookup4(t, index.d)};
+}
 
 /// Exact: the code moved up and multiplied by 2^112, subnormals included; infinity and NaN get the full exponent.
 MOTET_VEC F f16_low(I v) {
   const I magnitude = iand(v, ibroadcast(0x7FFFu)), sign = shl<16>(iand(v, ibroadcast(0x8000u)));
   const I value = as_dwords(mul(as_float(shl<13>(magnitude)), broadcast(0x1p112f)));
   const I limit = ibroadcast(0x7BFFu), full = ibroadcast(0x7F800000u);
-  const I special = {(I4)(magnitude.a > limit.a), (I4)(magnitude.b > limit.b), (I4)(magnitude.c > limit.c), (I4)(magnitude.d > limit.d)};
+  const I special = {(I4)(magnitude.a > limit.a), (I4)(magnitude.b > limit.b), (I4)(magnitude.c > limit.c),
+                     (I4)(magnitude.d > limit.d)};
   return as_float(ior(ior(value, sign), iand(special, full)));
 }
 
@@ -95,7 +113,7 @@ MOTET_VEC I widen1(const std::byte* p, std::int64_t count) {
 template <int kEvery>
 MOTET_VEC I widen2(const std::byte* p, std::int64_t count) {
   std::uint32_t lanes[16] = {};
-  for (std::int64_t i = 0; i < count; ++i) __builtin_memcpy(&lanes[i], p + i * kEvery * 2, 2);   // little-endian
+  for (std::int64_t i = 0; i < count; ++i) __builtin_memcpy(&lanes[i], p + i * kEvery * 2, 2);  // little-endian
   return iload(lanes);
 }
 

@@ -102,7 +102,10 @@ void LayerImpl::count_work(const Call& call) noexcept {
     stats_.weight_bytes += costs_.router_bytes;
     stats_.flops += costs_.router_flops * tokens;
   }
-  stats_.weight_bytes += costs_.latent_bytes;
+  stats_.weight_bytes += costs_.latent_in_bytes;
+  stats_.flops += costs_.latent_flops * tokens;
+  if (areas_.routed_out == nullptr) return;  // rows left unfinalized do not come out of the latent space here
+  stats_.weight_bytes += costs_.latent_out_bytes;
   stats_.flops += costs_.latent_flops * tokens;
 }
 

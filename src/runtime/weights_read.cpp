@@ -63,9 +63,10 @@ ReadCosts read_costs_of(const LayerWeights& weights) {
     costs.router_flops = 2 * elements_of(weights.router);
   }
   if (spec.latent > 0) {
-    costs.latent_bytes = matrix_bytes(weights.latent_in, bits_of_format(spec.latent_in.format)) +
-                         matrix_bytes(weights.latent_out, bits_of_format(spec.latent_out.format)) + bias_bytes(weights.latent_norm);
-    costs.latent_flops = 2 * (elements_of(weights.latent_in) + elements_of(weights.latent_out));
+    costs.latent_in_bytes = matrix_bytes(weights.latent_in, bits_of_format(spec.latent_in.format));
+    costs.latent_out_bytes =
+        matrix_bytes(weights.latent_out, bits_of_format(spec.latent_out.format)) + bias_bytes(weights.latent_norm);
+    costs.latent_flops = 2 * elements_of(weights.latent_in);
   }
   return costs;
 }

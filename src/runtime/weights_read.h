@@ -20,8 +20,8 @@ struct ReadCosts {
   double shared_flops = 0;
   std::int64_t router_bytes = 0;
   double router_flops = 0;
-  std::int64_t latent_bytes = 0;
-  double latent_flops = 0;
+  std::int64_t latent_in_bytes = 0, latent_out_bytes = 0;  ///< the norm belongs to the way out
+  double latent_flops = 0;                                 ///< of one projection
 };
 ReadCosts read_costs_of(const LayerWeights& weights);
 
