@@ -4,7 +4,8 @@
 // quotients.
 //
 // usage: kernels_bench [--benchmark_filter=mxfp4/avx512_bf16/bf16_dot/.*] [--benchmark_...]
-// names: FORMAT/TARGET/ARITHMETIC/LAYOUT/few|many/TOKENS. MOTET_BENCH_MIB sets the bytes of codes in all (default 256).
+// names: FORMAT/TARGET/ARITHMETIC/LAYOUT/few|many/TOKENS/iterations:N/manual_time. MOTET_BENCH_MIB sets the bytes of codes in all
+// (default 256).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 //
 // The rows are cut into R runs of neighbours and one row of each run is in flight, so that a thread reads R long streams: one
 // stream reaches little over half of the read bandwidth, four reach it (two cores of a Zen 5, November 2026: 26..48 against 67
-// GB/s). Each 64 stored bytes are decoded once for all tokens, into lanes as they lie; the activations are put into that order
-// first.
+// GB/s). Each 64 stored bytes are decoded once for a group of tokens, into lanes as they lie; the activations are put into that
+// order first.
 #pragma once
 
 #include "kernels/arithmetic.h"
