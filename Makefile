@@ -1,14 +1,14 @@
 # Two commands do all: `make demo` shows Motet, `make test` proves it. Both first install what a fresh Debian 12 machine lacks.
 BUILD := build/release
-JOBS ?= $(shell nproc)
-# Several compilers at once need about 1.5 GiB each.
+# One job per processor, but also per 1.5 GiB of memory that is free: a compiler takes up to 0.8 GiB when sanitizers are on.
+JOBS ?= $(shell awk -v jobs="$$(nproc)" '/^MemAvailable/ { fit = int($$2 / 1572864); print fit < 1 ? 1 : fit < jobs ? fit : jobs }' /proc/meminfo)
 
 .PHONY: help demo test test-all deps release dev tsan check format install clean
 
 help:
 	@echo "make demo      install what is missing, build, run the main job on the sample checkpoint, print the report"
 	@echo "make test      install what is missing, build, run the tests (under 20 minutes on two cores)"
-	@echo "make test-all  make test, then the long runs: every target, ThreadSanitizer, longer fuzzing"
+	@echo "make test-all  make test, then the long runs: every target, ThreadSanitizer, all of clang-tidy, fuzzing, other seeds, benchmarks"
 	@echo "make release | dev | tsan   build one preset;  make check   the static checks;  make format   clang-format"
 
 deps:
@@ -35,7 +35,8 @@ test: release
 	ctest --preset dev -j $(JOBS)
 
 test-all: test
-	tools/test_all.sh
+	tools/install_deps.sh test-all
+	JOBS=$(JOBS) tools/test_all.sh
 
 check: DEPS_FOR = test
 check: deps
@@ -46,7 +47,7 @@ check: deps
 	tools/check_tidy.sh $(BUILD)
 
 format:
-	git ls-files '*.cpp' '*.h' '*.hpp' | xargs clang-format -i
+	find include src bench tests \( -name '*.cpp' -o -name '*.h' -o -name '*.hpp' \) -exec clang-format -i {} +
 
 install: release
 	cmake --install $(BUILD)

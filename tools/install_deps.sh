@@ -1,10 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Names the packages that building (and testing) needs and installs the missing ones with apt on Debian 12.
-# Elsewhere it names them and stops with exit status 3. usage: install_deps.sh [build|test]
+# Elsewhere it names them and stops with exit status 3. usage: install_deps.sh [build|test|test-all]
 set -eu
 packages="g++ cmake ninja-build pkg-config nlohmann-json3-dev libhwloc-dev libcli11-dev libfmt-dev libspdlog-dev libgtest-dev"
-if [ "${1:-build}" = test ]; then packages="$packages libbenchmark-dev clang-tidy binutils python3"; fi
+case ${1:-build} in
+  build) ;;
+  test) packages="$packages clang-tidy binutils python3" ;;
+  test-all) packages="$packages clang-tidy binutils python3 clang libclang-rt-14-dev libbenchmark-dev" ;;
+  *) echo "usage: install_deps.sh [build|test|test-all]" >&2; exit 2 ;;
+esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
   for tool in g++ cmake ninja; do

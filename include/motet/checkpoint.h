@@ -55,14 +55,15 @@ class Checkpoint {
   virtual const std::string& path() const = 0;
   virtual const std::string& family() const = 0;                 ///< a name of families()
   virtual const std::vector<LayerSummary>& layers() const = 0;   ///< MoE layers in ascending order; never empty
-  virtual const std::vector<TensorInfo>& tensors() const = 0;    ///< every tensor the index names
+  virtual const std::vector<TensorInfo>& tensors() const = 0;    ///< of the files that were read; notes() names shards that were not
   virtual const std::vector<std::string>& notes() const = 0;     ///< what is carried along but not used, and why
   /// The summary of one layer by the model's layer number. Throws Error(invalid_argument) listing the MoE layers.
   virtual const LayerSummary& layer(std::int64_t number) const = 0;
   /// Byte ranges that `rank` of the plan reads.
   virtual std::vector<ByteRange> byte_ranges(const Plan& plan, std::int64_t rank) const = 0;
   /// Maps one layer's tensors and checks their values (scales finite and positive, no E8M0 0xFF, ...).
-  /// Throws Error(bad_input) naming tensor, expert and rule; nothing is mapped after a throw.
+  /// Throws Error(bad_input) naming tensor, expert and rule, Error(not_supported) for a format that is not built: such a layer
+  /// can be inspected, its projections are named "int8 (not built)"; nothing is mapped after a throw.
   virtual std::shared_ptr<const LayerWeights> load(std::int64_t number) const = 0;
 };
 

@@ -15,7 +15,7 @@
 
 namespace motet {
 
-// ---------------------------------------------------------------- finalize hooks (design section 5, L12)
+// ---------------------------------------------------------------- finalize hooks (docs/hooks.md, L12)
 
 /// One live (token, expert): the hook changes `row` in place and applies the weight itself (identity: row *= weight).
 struct HookRow {
@@ -79,8 +79,10 @@ class Layer {
  public:
   /// Builds a runnable layer: allocates the workspace, prepares the weights, starts the threads.
   /// `executor` outlives the layer, or null for Motet's own pinned pool of plan.threads.
-  /// Throws Error: hook_mismatch, would_not_fit, wrong_shape (weights are not the plan's), not_supported, invalid_argument (no
-  /// weights, a plan that was changed by hand, an executor with more threads than the plan).
+  /// Plans again and takes only an equal plan; what may differ is how it came about (Recipe::wished, choices, estimates).
+  /// Throws Error: hook_mismatch, would_not_fit, wrong_shape (weights are not the plan's), not_supported (several ranks, a target
+  /// that this machine lacks), invalid_argument (no weights, a plan that was changed by hand, an executor with more threads than
+  /// the plan).
   static std::unique_ptr<Layer> create(const Plan& plan, std::shared_ptr<const LayerWeights> weights,
                                        const Hooks& hooks = {}, Executor* executor = nullptr);
   virtual ~Layer() = default;

@@ -34,7 +34,8 @@ MachineFacts machine_facts();
 /// Rates of this moment, all with `threads` threads. 0 = not measured (target not usable).
 struct MeasuredRates {
   int threads = 1;
-  double read_bytes_per_second = 0;        ///< DRAM, several streams per thread, huge pages where allowed
+  double read_bytes_per_second = 0;        ///< DRAM, several streams per thread, huge pages where allowed; 0 also when too little of the
+                                           ///< buffer could be made resident in the time
   double f32_flops = 0;                    ///< fp32 FMA, widest usable vector
   double bf16_flops = 0;                   ///< bf16 dot
   double int16_ops = 0, int8_ops = 0;      ///< integer dots
@@ -50,7 +51,8 @@ class RateProbe {
   /// Throws Error(invalid_argument) for fewer than one thread.
   static std::unique_ptr<RateProbe> create(int threads);
   virtual ~RateProbe() = default;
-  /// Takes about wishes.budget_seconds; wishes.threads must be the probe's. Throws Error(invalid_argument).
+  /// Ends by wishes.budget_seconds; wishes.threads must be the probe's. Where fresh pages are slow to touch, the first
+  /// measurements may have no bandwidth: later ones go on touching. Throws Error(invalid_argument).
   virtual MeasuredRates measure(const RateWishes& wishes) = 0;
 };
 

@@ -52,6 +52,8 @@ typedef int32_t motet_dtype;
 enum { MOTET_F32 = 0, MOTET_BF16 = 1, MOTET_F16 = 2 };
 typedef int32_t motet_arithmetic;
 enum { MOTET_ARITHMETIC_BF16 = 0, MOTET_ARITHMETIC_EXACT = 1, MOTET_ARITHMETIC_FAST = 2 };
+typedef int32_t motet_residence;
+enum { MOTET_RESIDENCE_MAPPED = 0, MOTET_RESIDENCE_PACKED = 1 };
 
 typedef struct motet_checkpoint motet_checkpoint;
 typedef struct motet_plan motet_plan;
@@ -59,7 +61,7 @@ typedef struct motet_layer motet_layer;
 
 /* Version of the library, such as "0.1.0". Static storage. */
 MOTET_API const char* motet_version(void);
-/* The sentence of this thread's last failed call; "" when none failed. Valid until the thread's next call. */
+/* The sentence of this thread's last call when it failed, else ""; one longer than 8 KiB ends in "...". Valid until the thread's next call. */
 MOTET_API const char* motet_last_error(void);
 /* The stable name of a status, such as "tokens_exceed_plan". Static storage. */
 MOTET_API const char* motet_status_name(motet_status status);
@@ -95,7 +97,7 @@ typedef struct motet_deployment {
   int32_t threads;               /* 0 = all that this process may use */
   int32_t invariant;             /* 0 or 1 */
   int32_t allow_substitution;    /* 0 or 1 */
-  int32_t reserved;              /* 0 */
+  motet_residence residence;
 } motet_deployment;
 #define MOTET_DEPLOYMENT_INIT {sizeof(motet_deployment), 1, 1, 1, MOTET_BF16, MOTET_ARITHMETIC_BF16, 0, NULL, NULL, 0, 0, 0, 0}
 
@@ -135,11 +137,11 @@ typedef struct motet_forward {
   int32_t* top_k_index;          /* NULL or [tokens, top_k] out */
   float* top_k_weights;          /* NULL or [tokens, top_k] out */
   int32_t absent_id;             /* the id in given_index that means "no expert"; MOTET_FORWARD_INIT sets -1 */
-  int32_t reserved;
+  int32_t reserved;              /* 0 */
 } motet_forward;
 #define MOTET_FORWARD_INIT {sizeof(motet_forward), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0}
 
-/* Runs the layer. Neither throws nor allocates; a failed call leaves output untouched. */
+/* Runs the layer. A call that succeeds allocates nothing; one that is refused leaves output untouched. */
 MOTET_API motet_status motet_layer_forward(motet_layer* layer, const motet_forward* forward);
 
 #ifdef __cplusplus

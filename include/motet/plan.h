@@ -31,7 +31,7 @@ struct Width {
   bool operator==(const Width&) const = default;
 };
 
-// ---------------------------------------------------------------- stages (design section 3)
+// ---------------------------------------------------------------- stages (docs/architecture.md, life of a token)
 
 /// What rows of a tensor hold.
 enum class RowRule { all_valid, up_to_count, by_index };
@@ -48,7 +48,7 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-/// Stages of a token's life, numbered as in the design.
+/// Stages of a token's life (docs/architecture.md), numbered in their order.
 enum class StageId : int { input = 0, shared = 1, route = 2, map = 3, latent_in = 4, prepare = 5, dispatch = 6, experts = 7, finalize = 8, combine = 9, tail = 10 };
 
 struct Stage {
@@ -185,8 +185,8 @@ struct MemoryPlan {
 
 /// Outside equality and fingerprint: what measured rates say.
 struct Estimates {
-  std::int64_t weight_bytes_per_token = 0;       ///< distinct expert bytes that one token reads (headers only)
-  std::int64_t parameters_active = 0, parameters_total = 0;
+  std::int64_t weight_bytes_per_token = 0;       ///< distinct weight bytes that one token reads; vectors counted as BF16
+  std::int64_t parameters_active = 0, parameters_total = 0;   ///< elements of matrices: no biases, no scales
   std::string note;
   bool operator==(const Estimates&) const { return true; }
 };

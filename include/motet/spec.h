@@ -47,7 +47,7 @@ enum class ZeroExpertKind { none, identity, drop };
 enum class WeightSite { input, activation, finalize, combine };
 enum class ScaleSite { weights, routed_sum };
 
-/// How scores become experts and weights. Source of every variant: docs/families, reference table of routers.
+/// How scores become experts and weights. Every variant: docs/routers.md; who uses it: docs/families.
 struct RouterSpec {
   RouterScore score = RouterScore::softmax;
   RouterSelection selection = RouterSelection::top_k;

@@ -31,7 +31,7 @@ class TensorFile {
 };
 
 /// Writes the tensors to a temporary file beside `path` and renames it: the file appears whole or not at all.
-/// Throws Error(io_error).
+/// Throws Error(io_error), or Error(invalid_argument) when a name stands twice.
 void write_tensor_file(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 /// Writes text the same way.

@@ -28,7 +28,7 @@ void synthetic_routing(const LayerSpec& spec, std::int64_t tokens, RoutingPatter
 /// Comparison of a forward with the double-precision reference given the same input.
 struct CheckReport {
   double relative_l2 = 0;          ///< over all tokens, against the reference with the same routing
-  double bound = 0;                ///< from the plan's recipe
+  double bound = 0;                ///< the recipe's promise, for fp32 sums the derived bound when that is less; plus the rounding of the output
   std::int64_t tokens = 0;
   std::int64_t routing_mismatches = 0;     ///< tokens whose expert set differs from the reference's by more than a near tie
   std::int64_t near_ties = 0;              ///< tokens whose choice is not decided beyond the rounding of the logits
@@ -42,8 +42,13 @@ CheckReport check_forward(const Plan& plan, const std::shared_ptr<const LayerWei
 
 /// One case of `motet check`: a law or a numeric comparison.
 struct CheckCase { std::string name; bool passed = false; std::string detail; double seconds = 0; bool skipped = false; };
-struct CheckWishes { std::string filter; std::uint64_t seed = 1; };
-/// Runs the case matrix: every backend x target x format x shape that this machine can run, plus the laws that hold of them.
+struct CheckWishes {
+  std::string filter;              ///< substring or glob; "" = all
+  std::uint64_t seed = 1;
+  bool (*stop)() = nullptr;        ///< asked before each case; true ends early
+};
+/// Runs the case matrix: every backend x target x format x shape that this machine can run against `reference` (which is not held
+/// to itself), plus the laws that hold of all. Returns the cases that were run, those so far when `stop` ended it.
 std::vector<CheckCase> run_checks(const CheckWishes& wishes);
 
 }  // namespace motet

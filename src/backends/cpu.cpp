@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processor: published bytes through kernels compiled per target. What it runs is chosen in cpu/choice.h, how in cpu/experts.h.
-#include <algorithm>
-
 #include "backends/cpu/choice.h"
 #include "backends/cpu/experts.h"
 #include "backends/support/wishes.h"
@@ -12,13 +10,6 @@ namespace {
 std::optional<Refusal> supports(const BackendRequest& request) {
   if (auto refusal = refuse_arithmetic(request.deployment.wishes.arithmetic)) return refusal;
   return choose_kernels(request.spec, request.deployment, request.environment, request.target).refusal;
-}
-
-std::string few_rule(const CpuKernels& kernels, bool invariant) {
-  const auto max_few = std::min(kernels.gate_up->max_few, kernels.down->max_few);
-  if (invariant || max_few == 0) return "experts: fp32 in the order of `many`, whatever the number of tokens";
-  return "experts: fp32 in the order of `few` for an expert of at most " + std::to_string(max_few) +
-         " tokens, else of `many`; an order never depends on rows, threads or place in the batch";
 }
 
 BackendStorage storage(const BackendRequest& request) {
@@ -40,9 +31,7 @@ BackendStorage storage(const BackendRequest& request) {
   out.prepared = cpu_prepared_bytes(request.spec, extents);
   out.arithmetic = std::string(name_of(kernels.arithmetic));
   out.reason = "reduction axes in whole units of " + std::to_string(kernels.gate_up->k_unit) + " elements (" + choice.reason + ")";
-  out.sum_order = {few_rule(kernels, request.deployment.wishes.invariant),
-                   "router: fp32 from the values as given, one order for every number of tokens"};
-  if (request.spec.latent > 0) out.sum_order.push_back("latent projections: fp32 in the order of `many`");
+  out.sum_order = sum_orders(kernels, request.spec, request.deployment.wishes.invariant);
   if (kernels.activation() == DType::bf16) {
     out.rounding_points = {"prepared activations: to bf16, once", "intermediates: to bf16, once, after bias and body in fp32"};
   } else {

@@ -191,6 +191,80 @@ TEST(L15, BitsAreEqualForAnyThreadsAndRuns) {
   }
 }
 
+std::string sentence_about(const Plan& plan, const std::string& role) {
+  for (const std::string& sentence : plan.recipe.sum_order)
+    if (sentence.starts_with(role + " (")) return sentence;
+  return "";
+}
+bool says(const std::string& sentence, const std::string& words) { return sentence.find(words) != std::string::npos; }
+
+TEST(L15, TheRecipeNamesTheOrderOfEachProjectionByItsOwnFormatAndLayout) {
+  LayerSpec spec = layer_spec("bf16");
+  spec.gate_up = projection("bf16", true);
+  spec.down = projection("fp8_block");
+  const Plan plan = plan_of(spec, "cpu");
+  EXPECT_TRUE(says(sentence_about(plan, "gate_up"), "(bf16, transposed): fp32 in the order of `many`, whatever")) << sentence_about(plan, "gate_up");
+  const KernelSet* down = find_kernels("fp8_block", plan.target, KernelArithmetic::f32);
+  EXPECT_TRUE(says(sentence_about(plan, "down"), "`few` for at most " + std::to_string(down->max_few) + " tokens")) << sentence_about(plan, "down");
+  EXPECT_EQ(sentence_about(plan, "latent_in"), "");
+  EXPECT_FALSE(says(sentence_about(plan, "down"), "folded"));
+  EXPECT_TRUE(says(sentence_about(plan_of(layer_spec("mxfp4"), "cpu"), "down"), "cannot be folded exactly"));
+  const Plan invariant = plan_of(spec, "cpu", "", wishes_of(Arithmetic::bf16, true));
+  EXPECT_TRUE(says(sentence_about(invariant, "down"), "`many`, whatever")) << sentence_about(invariant, "down");
+}
+
+/// Where the recipe says that one order serves every number of tokens, a token alone has the bits it has among others; where it says
+/// `few` up to a number, bits may change there and nowhere else.
+TEST(L15, WhatRunsIsWhatTheRecipeSays) {
+  for (const std::string& format : format_names()) {
+    for (const bool transposed : {false, true}) {
+      if (transposed && packed(format)) continue;
+      LayerSpec spec = layer_spec(format);
+      spec.gate_up = spec.down = projection(format, transposed);
+      const auto weights = make_synthetic_weights(spec, 26);
+      ThreadPool pool(1);
+      const std::vector<float> x = inputs(40, spec.hidden);
+      for (const std::string& target : usable_targets()) {
+        Runner run = runner(spec, weights, "cpu", target);
+        const bool many = says(sentence_about(run.plan(), "gate_up"), "`many`, whatever");
+        EXPECT_EQ(many, transposed) << format;
+        const KernelSet* set = find_kernels(format, target,
+                                            run.plan().recipe.arithmetic == "f32" ? KernelArithmetic::f32 : KernelArithmetic::bf16_dot);
+        const auto first_token = [&](std::int64_t count) {
+          const std::vector<float> part(x.begin(), x.begin() + count * spec.hidden);
+          std::vector<float> out = run.experts(part, {{0, 0, count, 0, 0, 0}}, pool);
+          out.resize(static_cast<std::size_t>(spec.hidden));
+          return out;
+        };
+        const std::vector<float> alone = first_token(1), among_many = first_token(40);
+        EXPECT_EQ(alone == among_many, many) << format << " on " << target;
+        EXPECT_EQ(first_token(set->max_few), many ? among_many : alone) << format << " on " << target;
+        EXPECT_EQ(first_token(set->max_few + 1), among_many) << format << " on " << target;
+      }
+    }
+  }
+}
+
+TEST(L15, RowsOfBothHalvesReadTogetherHaveTheBitsOfRowsReadApart) {
+  for (const std::string& format : format_names()) {
+    LayerSpec spec = layer_spec(format);
+    spec.gate_up.bias = true;
+    if (spec.gate_up.block_rows != 1) spec.gate_up.block_rows = 1;  // scales of interleaved rows are each row's own
+    spec.gate_up_order = GateUpOrder::interleaved;
+    const auto together = make_synthetic_weights(spec, 27), apart = make_synthetic_weights(spec, 27);
+    std::vector<std::vector<std::byte>> copies;  // of every `up`, so that it no longer lies between the rows of `gate`
+    for (ExpertView& expert : apart->experts) {
+      copies.emplace_back(expert.up.codes, expert.up.codes + (expert.up.rows - 1) * expert.up.row_stride + expert.up.row_stride / 2);
+      expert.up.codes = copies.back().data();
+    }
+    ThreadPool pool(2);
+    const std::vector<float> x = inputs(kRows.total(), spec.hidden);
+    for (const std::string& target : usable_targets())
+      EXPECT_EQ(runner(spec, together, "cpu", target).experts(x, kRows, pool), runner(spec, apart, "cpu", target).experts(x, kRows, pool))
+          << format << " on " << target;
+  }
+}
+
 TEST(L15, InvariantGivesATokenTheSameBitsInAnyBatch) {
   for (const std::string& format : format_names()) {
     const LayerSpec spec = layer_spec(format);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI over the public C++ headers. Every function catches everything: nothing is thrown across.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
@@ -20,10 +21,13 @@ namespace motet::capi {
 namespace {
 
 // Fixed storage: reporting a failure must not allocate.
-thread_local std::array<char, 2048> last_error{};
+thread_local std::array<char, 8192> last_error{};
 
 motet_status fail(ErrorCode code, const char* text) noexcept {
-  std::strncpy(last_error.data(), text, last_error.size() - 1);
+  const std::size_t length = std::strlen(text), most = last_error.size() - 1;
+  std::memcpy(last_error.data(), text, std::min(length, most));
+  last_error[std::min(length, most)] = '\0';
+  if (length > most) std::memcpy(last_error.data() + most - 3, "...", 3);
   return static_cast<motet_status>(code);
 }
 
@@ -70,6 +74,14 @@ Arithmetic arithmetic_of(motet_arithmetic arithmetic) {
   }
 }
 
+Residence residence_of(motet_residence residence) {
+  switch (residence) {
+    case MOTET_RESIDENCE_MAPPED: return Residence::mapped;
+    case MOTET_RESIDENCE_PACKED: return Residence::packed;
+    default: throw Error(ErrorCode::invalid_argument, "a residence must be one of MOTET_RESIDENCE_*, but is " + std::to_string(residence));
+  }
+}
+
 bool flag_of(std::int32_t value, const char* name) {
   if (value != 0 && value != 1) throw Error(ErrorCode::invalid_argument, std::string(name) + " must be 0 or 1, but is " + std::to_string(value));
   return value == 1;
@@ -86,6 +98,7 @@ Deployment deployment_of(const motet_deployment& given) {
   result.wishes.backend = given.backend == nullptr ? "" : given.backend;
   result.wishes.target = given.target == nullptr ? "" : given.target;
   result.wishes.threads = given.threads;
+  result.wishes.residence = residence_of(given.residence);
   result.wishes.invariant = flag_of(given.invariant, "motet_deployment.invariant");
   result.wishes.allow_substitution = flag_of(given.allow_substitution, "motet_deployment.allow_substitution");
   return result;
@@ -93,6 +106,7 @@ Deployment deployment_of(const motet_deployment& given) {
 
 RunStatus forward(Layer& layer, const motet_forward& given) {
   const Plan& plan = layer.plan();
+  if (given.reserved != 0) throw Error(ErrorCode::invalid_argument, "motet_forward.reserved must be 0; use the INIT macro");
   if (given.tokens < 0) throw Error(ErrorCode::wrong_shape, "motet_forward.tokens must be >= 0, but is " + std::to_string(given.tokens));
   ForwardInput in;
   in.hidden_states = {given.hidden_states, plan.deployment.input, given.tokens, plan.spec.hidden};

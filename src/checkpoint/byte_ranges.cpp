@@ -16,6 +16,12 @@ struct Span {
   std::int64_t end() const { return begin + count; }
 };
 
+/// Bytes of a packed row that hold these columns.
+Span packed_bytes(Span cols, const FormatFacts& facts) {
+  const std::int64_t begin = cols.begin * facts.bytes_per_block / facts.values_per_block;
+  return {begin, ceil_div(cols.end() * facts.bytes_per_block, facts.values_per_block) - begin};
+}
+
 /// `count` repetitions, `stride` bytes apart.
 struct Dimension {
   std::int64_t count = 1, stride = 0;
@@ -41,12 +47,13 @@ class RangeWriter {
     const bool all_cols = cols.count == matrix.cols;
     const std::string what = text_of(part, all_cols ? " rows " : " columns ", all_cols ? rows.begin : cols.begin, "..", (all_cols ? rows : cols).end() - 1, " of ", who);
     const Strides codes = code_strides(table_, matrix);
-    const bool packed = codes.col == 0;
-    const Span bytes = packed ? Span{cols.begin / 2, ceil_div(cols.end(), 2) - cols.begin / 2} : cols;
-    grid(matrix.tensors.codes, experts, rows, bytes, codes, packed ? 1 : bytes_of(table_[matrix.tensors.codes].dtype), what);
+    const FormatFacts& facts = matrix.tensors.built->facts;
+    if (is_packed(facts)) grid(matrix.tensors.codes, experts, rows, packed_bytes(cols, facts), codes, 1, what);
+    else grid(matrix.tensors.codes, experts, rows, cols, codes, facts.bytes_per_block, what);
     if (matrix.tensors.scales != kNoTensor) {
-      const auto blocks = [](Span span, std::int64_t block) { return Span{span.begin / block, ceil_div(span.end(), block) - span.begin / block}; };
-      grid(matrix.tensors.scales, experts, blocks(rows, matrix.tensors.block_rows), blocks(cols, matrix.tensors.block_cols), scale_strides(table_, matrix),
+      const ScaleBlock block = scale_block(matrix);
+      const auto blocks = [](Span span, std::int64_t each) { return Span{span.begin / each, ceil_div(span.end(), each) - span.begin / each}; };
+      grid(matrix.tensors.scales, experts, blocks(rows, block.rows), blocks(cols, block.cols), scale_strides(table_, matrix),
            bytes_of(table_[matrix.tensors.scales].dtype), "scales of " + what);
     }
     if (matrix.tensors.tensor_scale != kNoTensor) whole(matrix.tensors.tensor_scale, "tensor scale of " + what);
@@ -145,8 +152,9 @@ std::vector<ByteRange> ranges_of(const StoredLayer& layer, const TensorTable& ta
                                        .gate_up_bias = spec.gate_up.bias, .down_bias = spec.down.bias && slice.down_bias, .half = spec.intermediate, .prefix = ""});
   }
   if (!layer.shared.empty()) {
+    const bool shared_whole = slice.shared_valid == spec.shared.intermediate;   // every rank adds its own copy, bias included
     write_body(writer, layer.shared, {.experts = {0, 1}, .intermediate = {slice.shared_begin, slice.shared_valid}, .gate_up_bias = spec.shared.gate_up.bias,
-                                      .down_bias = spec.shared.down.bias && slice.down_bias, .half = spec.shared.intermediate, .prefix = "shared "});
+                                      .down_bias = spec.shared.down.bias && (slice.down_bias || shared_whole), .half = spec.shared.intermediate, .prefix = "shared "});
   }
   writer.whole(layer.shared_gate, "gate of the shared expert");
   if (spec.latent > 0) {

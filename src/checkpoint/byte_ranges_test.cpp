@@ -142,6 +142,33 @@ TEST(ByteRanges, RanksReadEachExpertByteOnce) {
   expect_partition(fp8, {slice(0, 4, 0, 128), slice(0, 4, 128, 128)});
 }
 
+TEST(ByteRanges, AWholeSharedExpertKeepsItsBiasOnEveryRank) {
+  TestCheckpoint nemotron;
+  nemotron.config = {{"model_type", "nemotron_h"}, {"hidden_size", 64}, {"moe_intermediate_size", 96}, {"n_routed_experts", 4}, {"num_experts_per_tok", 2}, {"hybrid_override_pattern", "E"},
+                     {"n_group", 1}, {"topk_group", 1}, {"routed_scaling_factor", 1}, {"moe_shared_expert_intermediate_size", 32}, {"mlp_bias", true}};
+  const std::string p = "backbone.layers.0.mixer.";
+  nemotron.add(p + "gate.weight", DType::bf16, {4, 64});
+  nemotron.add(p + "gate.e_score_correction_bias", DType::f32, {4});
+  for (const std::string& body : {std::string("experts.0."), std::string("experts.1."), std::string("experts.2."), std::string("experts.3."), std::string("shared_experts.")}) {
+    const std::int64_t intermediate = body[0] == 's' ? 32 : 96;
+    nemotron.add(p + body + "up_proj.weight", DType::bf16, {intermediate, 64});
+    nemotron.add(p + body + "up_proj.bias", DType::bf16, {intermediate});
+    nemotron.add(p + body + "down_proj.weight", DType::bf16, {64, intermediate});
+    nemotron.add(p + body + "down_proj.bias", DType::bf16, {64});
+  }
+  const TempDir dir;
+  nemotron.write(dir);
+  const auto checkpoint = Checkpoint::open(dir.str());
+  std::vector<RankSlice> ranks = {slice(0, 4, 0, 48), slice(0, 4, 48, 48)};
+  ranks[1].down_bias = false;
+  for (RankSlice& rank : ranks) rank.shared_valid = 32;          // whole on both
+  const auto whole = checkpoint->byte_ranges(plan_of(*checkpoint, ranks), 1);
+  EXPECT_EQ(range_of(whole, "shared_experts.down_proj.bias").bytes, 64 * 2);
+  EXPECT_THROW(range_of(whole, "experts.3.down_proj.bias"), std::runtime_error);
+  ranks[0].shared_valid = ranks[1].shared_valid = ranks[1].shared_begin = 16;
+  EXPECT_THROW(range_of(checkpoint->byte_ranges(plan_of(*checkpoint, ranks), 1), "shared_experts.down_proj.bias"), std::runtime_error);
+}
+
 TEST(ByteRanges, ARankOfNothingReadsTheRouterOnly) {
   const TempDir dir;
   testing::qwen3_checkpoint().write(dir);

@@ -45,6 +45,7 @@ class OpenCheckpoint final : public Checkpoint {
   std::vector<ByteRange> byte_ranges(const Plan& plan, std::int64_t rank) const override {
     const StoredLayer& layer = stored(plan.spec.layer);
     if (plan.spec != layer.summary.spec) fail(ErrorCode::invalid_argument, "the plan is of another layer than layer ", plan.spec.layer, " of ", path_, ": plan with the spec of this checkpoint");
+    if (!layer.not_built.empty()) fail(ErrorCode::not_supported, "layer ", plan.spec.layer, " has no plan: ", layer.not_built);
     if (rank < 0 || rank >= static_cast<std::int64_t>(plan.ranks.size())) fail(ErrorCode::invalid_argument, "rank ", rank, " is not one of the plan's ", plan.ranks.size(), " ranks");
     return ranges_of(layer, *table_, plan.ranks[static_cast<std::size_t>(rank)]);
   }

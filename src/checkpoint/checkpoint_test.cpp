@@ -7,36 +7,18 @@
 #include <chrono>
 #include <filesystem>
 
+#include "checkpoint/refusal_testing.h"
 #include "checkpoint/source.h"
-#include "checkpoint/testing.h"
 #include "formats/layer_weights.h"
 
 namespace motet {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::expect_words;
+using testing::refusal;
 using testing::TempDir;
 using testing::TestCheckpoint;
-
-void expect_words(const std::string& text, std::initializer_list<const char*> words) {
-  for (const char* const word : words) EXPECT_NE(text.find(word), std::string::npos) << "no '" << word << "' in: " << text;
-}
-
-std::string refusal(const std::string& where, ErrorCode code = ErrorCode::bad_input) {
-  try {
-    Checkpoint::open(where);
-  } catch (const Error& error) {
-    EXPECT_EQ(name_of(error.code()), name_of(code)) << error.what();
-    return error.what();
-  }
-  return "accepted";
-}
-
-std::string refusal(const TestCheckpoint& checkpoint, ErrorCode code = ErrorCode::bad_input) {
-  const TempDir dir;
-  checkpoint.write(dir);
-  return refusal(dir.str(), code);
-}
 
 std::string all_notes(const Checkpoint& checkpoint) {
   std::string out;
@@ -85,6 +67,21 @@ TEST(Source, OpensAHubIdFromTheCacheThroughLinks) {
   testing::write_file((fs::path(cache.str()) / "hub/models--own-er--some_model/refs/main").string(), "abc123");
   EXPECT_EQ(Checkpoint::open("own-er/some_model")->layers().size(), 1u);
   ::unsetenv("HF_HOME");
+}
+
+TEST(Source, WithoutAHomeThereIsNoCache) {
+  const char* const home = std::getenv("HOME");
+  const std::string kept = home ? home : "";
+  ::unsetenv("HOME");
+  ::unsetenv("HF_HOME");
+  ::unsetenv("HF_HUB_CACHE");
+  const TempDir dir;
+  fs::create_directories(dir / ".cache/huggingface/hub/models--own-er--some_model");
+  const fs::path before = fs::current_path();
+  fs::current_path(dir.str());
+  expect_words(refusal("own-er/some_model", ErrorCode::io_error), {"own-er/some_model", "HOME are unset"});
+  fs::current_path(before);
+  if (home) ::setenv("HOME", kept.c_str(), 1);
 }
 
 TEST(Source, SaysWhatLiesThereInstead) {
@@ -148,6 +145,7 @@ TEST(Index, ShardsThatNoMoeLayerNeedsMayBeAbsentOrBroken) {
   testing::write_file(dir / "embed.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:1\n");
   const auto opened = Checkpoint::open(dir.str());
   expect_words(all_notes(*opened), {"head.safetensors holds no tensor of an MoE layer", "embed.safetensors", "Git LFS pointer"});
+  EXPECT_EQ(opened->tensors().size(), testing::gpt_oss_checkpoint().tensors.size()) << "tensors of shards that were read";
   fs::remove(dir / TestCheckpoint::shard_name(1, 2));
   expect_words(refusal(dir.str(), ErrorCode::io_error), {"model-2-of-2.safetensors", "the index says that it holds 'model.layers.0.mlp."});
 }
@@ -237,51 +235,6 @@ TEST(L18, ConfigsThatCannotBeAreRefused) {
   expect_words(refusal(dense), {"layer 1 is dense", "model.layers.1.mlp.experts.0"});
 }
 
-TEST(L18, Fp8BlockSizeComesFromTheConfigNeverFromShapes) {
-  TestCheckpoint checkpoint = testing::qwen3_checkpoint(testing::write_fp8);
-  expect_words(refusal(checkpoint), {"weight_block_size", "never guessed"});
-  checkpoint.config["quantization_config"] = {{"quant_method", "fp8"}};
-  expect_words(refusal(checkpoint), {"weight_block_size", "never guessed"});
-  checkpoint.config["quantization_config"]["weight_block_size"] = {64, 128};
-  expect_words(refusal(checkpoint), {"weight_scale_inv", "64 x 128"});
-  checkpoint.config["quantization_config"]["weight_block_size"] = {128, 128};
-  const TempDir dir;
-  checkpoint.write(dir);
-  const auto opened = Checkpoint::open(dir.str());
-  EXPECT_EQ(opened->layers()[0].spec.gate_up.format, "fp8_block");
-  EXPECT_EQ(opened->layers()[0].spec.gate_up.block_rows, 128);
-}
-
-TEST(L18, AGroupSizeThatContradictsTheTensorsIsRefused) {
-  TestCheckpoint checkpoint = testing::qwen3_checkpoint(testing::write_nvfp4);
-  checkpoint.config["quantization_config"] = {{"config_groups", {{"group_0", {{"weights", {{"num_bits", 4}, {"type", "float"}, {"group_size", 32}}}}}}}};
-  expect_words(refusal(checkpoint), {"groups of 32", "nvfp4"});
-}
-
-TEST(L18, FormatsThatAreNotBuiltAreRefusedByName) {
-  struct Case { std::vector<std::pair<const char*, DType>> tensors; const char* word; };
-  const Case cases[] = {{{{"qweight", DType::i32}, {"qzeros", DType::i32}, {"scales", DType::f16}}, "awq or gptq"},
-                        {{{"weight_packed", DType::i32}, {"weight_scale", DType::bf16}, {"weight_shape", DType::i64}}, "int4"},
-                        {{{"weight", DType::f8_e4m3}, {"weight_scale", DType::f32}}, "fp8 (per tensor or channel)"},
-                        {{{"weight", DType::f8_e4m3}, {"weight_scale_inv", DType::u8}}, "mxfp8"},
-                        {{{"weight", DType::i8}, {"weight_scale", DType::f32}}, "int8"},
-                        {{{"weight", DType::u8}, {"weight.absmax", DType::f32}}, "bitsandbytes"},
-                        {{{"weight", DType::u8}, {"weight_scale", DType::f8_e4m3}, {"weight_scale_2", DType::f32}, {"pre_quant_scale", DType::f32}}, "nvfp4_awq"}};
-  for (const Case& one : cases) {
-    TestCheckpoint checkpoint = testing::qwen3_checkpoint([&](TestCheckpoint& out, const std::string& module, std::int64_t rows, std::int64_t cols) {
-      for (const auto& [suffix, dtype] : one.tensors) out.add(module + "." + suffix, dtype, {rows, cols});
-    });
-    expect_words(refusal(checkpoint, ErrorCode::not_supported), {"format", one.word, "experts.0.gate_proj", "is not built"});
-  }
-}
-
-TEST(L18, OneProjectionInTwoFormatsIsRefused) {
-  TestCheckpoint checkpoint = testing::qwen3_checkpoint();
-  const std::string name = "model.layers.0.mlp.experts.2.up_proj.weight";
-  checkpoint[name].dtype = DType::f32;
-  expect_words(refusal(checkpoint, ErrorCode::not_supported), {"experts.2.up_proj", "f32", "bf16"});
-}
-
 TEST(L18, RealFilesAreNotRefusedForWhatTheyCarry) {
   TestCheckpoint checkpoint = testing::qwen3_checkpoint();
   checkpoint.add("model.layers.1.mlp.experts.0.up_proj.weight", DType::bf16, {7});        // behind the trunk
@@ -315,20 +268,6 @@ TEST(Layers, AskedForByNumber) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     expect_words(error.what(), {"layer 3", "0, 1, 2"});
-  }
-}
-
-TEST(Layers, PackedAndModeloptSpellingsOfMxfp4) {
-  for (const bool packed : {true, false}) {
-    TestCheckpoint checkpoint = testing::qwen3_checkpoint([&](TestCheckpoint& out, const std::string& module, std::int64_t rows, std::int64_t cols) {
-      out.add(module + (packed ? ".weight_packed" : ".weight"), DType::u8, {rows, cols / 2});
-      out.add(module + ".weight_scale", packed ? DType::u8 : DType::f8_e8m0, {rows, cols / 32});
-    }, 1, 160, 96);
-    const TempDir dir;
-    checkpoint.write(dir);
-    const auto opened = Checkpoint::open(dir.str());
-    EXPECT_EQ(opened->layers()[0].spec.down.format, "mxfp4");
-    EXPECT_EQ(opened->load(0)->experts[3].down.scale_row_stride, 3);
   }
 }
 

@@ -15,11 +15,17 @@ RowSlice up_rows(GateUpOrder order, std::int64_t intermediate) {
   return {order == GateUpOrder::halves ? intermediate : 0, 1, intermediate};
 }
 
+ScaleBlock scale_block(const StoredMatrix& matrix) {
+  const MatrixTensors& tensors = matrix.tensors;
+  return {tensors.block_rows > 0 ? tensors.block_rows : matrix.rows, tensors.block_cols > 0 ? tensors.block_cols : matrix.cols};
+}
+
 Strides code_strides(const TensorTable& table, const StoredMatrix& matrix) {
   const TensorInfo& codes = table[matrix.tensors.codes];
   const std::int64_t expert = codes.bytes / matrix.experts;
-  if (matrix.tensors.format == "mxfp4" || matrix.tensors.format == "nvfp4") return {expert, matrix.cols / 2, 0};
-  const std::int64_t element = bytes_of(codes.dtype);
+  const FormatFacts& facts = matrix.tensors.built->facts;
+  if (is_packed(facts)) return {expert, matrix.cols / facts.values_per_block * facts.bytes_per_block, 0};
+  const std::int64_t element = facts.bytes_per_block;
   if (matrix.transposed) return {expert, element, matrix.rows * element};
   return {expert, matrix.cols * element, element};
 }
@@ -28,7 +34,7 @@ Strides scale_strides(const TensorTable& table, const StoredMatrix& matrix) {
   if (matrix.tensors.scales == kNoTensor) return {};
   const TensorInfo& scales = table[matrix.tensors.scales];
   const std::int64_t element = bytes_of(scales.dtype);
-  return {scales.bytes / matrix.experts, ceil_div(matrix.cols, matrix.tensors.block_cols) * element, element};
+  return {scales.bytes / matrix.experts, ceil_div(matrix.cols, scale_block(matrix).cols) * element, element};
 }
 
 }  // namespace motet

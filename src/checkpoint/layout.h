@@ -21,6 +21,12 @@ struct Strides {
   std::int64_t expert = 0, row = 0, col = 0;
 };
 
+/// Rows and columns that share a scale in this matrix, all of them spelled out.
+struct ScaleBlock {
+  std::int64_t rows = 1, cols = 1;
+};
+ScaleBlock scale_block(const StoredMatrix& matrix);
+
 Strides code_strides(const TensorTable& table, const StoredMatrix& matrix);
 /// Of the grid of scales, whose rows and columns are blocks.
 Strides scale_strides(const TensorTable& table, const StoredMatrix& matrix);

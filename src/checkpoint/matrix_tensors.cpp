@@ -5,7 +5,6 @@
 
 #include "base/math.h"
 #include "checkpoint/text.h"
-#include "formats/format.h"
 
 namespace motet {
 namespace {
@@ -28,13 +27,14 @@ class Suffixes {
     return kNoTensor;
   }
   bool has(std::string_view suffix) const { return at(suffix) != kNoTensor; }
-  bool has(std::string_view suffix, std::initializer_list<DType> dtypes) const {
+  bool has(std::string_view suffix, const std::vector<DType>& dtypes) const {
     const TensorIndex index = at(suffix);
     return index != kNoTensor && std::find(dtypes.begin(), dtypes.end(), table_[index].dtype) != dtypes.end();
   }
   bool any_begins(std::string_view head) const {
     return std::any_of(found_.begin(), found_.end(), [&](const auto& entry) { return entry.first.substr(0, head.size()) == head; });
   }
+  const std::vector<std::pair<std::string_view, TensorIndex>>& all() const { return found_; }
   bool empty() const { return found_.empty(); }
   const std::string& first_name() const { return table_[found_.front().second].name; }
 
@@ -43,78 +43,80 @@ class Suffixes {
   std::vector<std::pair<std::string_view, TensorIndex>> found_;
 };
 
-[[noreturn]] void not_built(const std::string& tensor, std::string_view format) {
-  fail(ErrorCode::not_supported, "format ", format, " of tensor ", quote(tensor), " is not built: take a release of the model in a format of 'motet list formats'");
+/// What other runtimes store beside any format: known and not needed.
+constexpr std::string_view kCarried[] = {"activation_scale", "weight_shape", "input_scale"};
+
+/// How well a spelling fits what is there.
+struct Match {
+  const Format* format = nullptr;
+  const Spelling* spelling = nullptr;
+  int score = 0;          ///< 2 per tensor of the right dtype, 1 per tensor of another
+  bool complete = false;  ///< every tensor is there in a right dtype, and the config gives the blocks that it must give
+  bool alone = false;     ///< no other tensor is there
+};
+
+Match match_of(const Format& format, const Spelling& spelling, const Suffixes& tensors, const QuantizationHints& hints) {
+  Match match{&format, &spelling, 0, !spelling.configured_blocks || hints.block.has_value(), false};
+  const auto expect = [&](std::string_view suffix, const std::vector<DType>& dtypes) {
+    if (suffix.empty()) return;
+    const bool right = tensors.has(suffix, dtypes);
+    match.score += right ? 2 : tensors.has(suffix) ? 1 : 0;
+    match.complete = match.complete && right;
+  };
+  expect(spelling.codes, spelling.code_dtypes);
+  expect(spelling.scales, spelling.scale_dtypes);
+  expect(spelling.tensor_scale, {DType::f32});
+  match.alone = std::all_of(tensors.all().begin(), tensors.all().end(), [&](const auto& entry) {
+    const std::string_view suffix = entry.first;
+    return suffix == spelling.codes || suffix == spelling.scales || suffix == spelling.tensor_scale || suffix == spelling.input_scale || suffix == "bias" ||
+           std::find(std::begin(kCarried), std::end(kCarried), suffix) != std::end(kCarried);
+  });
+  return match;
 }
 
-/// The name of a quantised form that has no reader here, by the marks it leaves; "" = none of them.
-std::string_view foreign_format(const Suffixes& tensors, const QuantizationHints& hints) {
+/// The spelling that explains all, else the one that fits best: its missing or wrong tensors are then named.
+Match closest(const Suffixes& tensors, const QuantizationHints& hints) {
+  Match best;
+  for (const Format* const format : all_formats()) {
+    for (const Spelling& spelling : format->spellings) {
+      const Match match = match_of(*format, spelling, tensors, hints);
+      if (match.complete && match.alone) return match;
+      if (match.score > best.score) best = match;
+    }
+  }
+  return best;
+}
+
+/// Forms that are known and not built, by the marks they leave where no spelling explains all tensors; "" = none of them. The
+/// one list of them: a form that is built leaves it.
+std::string_view unbuilt_form(const Suffixes& tensors, const QuantizationHints& hints) {
   if (tensors.any_begins("weight.quant_state") || tensors.has("weight.absmax")) return "bitsandbytes";
-  if (tensors.has("qweight")) return hints.method == "gptq" ? "gptq" : hints.method == "awq" ? "awq" : "int4 (awq or gptq)";
-  if (tensors.has("pre_quant_scale")) return tensors.has("weight_scale_2") ? "nvfp4_awq" : "int4 (modelopt awq)";
+  if (tensors.has("qweight")) return hints.method == "gptq" ? "gptq" : hints.method == "awq" ? "awq" : "int4 awq or gptq";
+  if (tensors.has("pre_quant_scale")) return tensors.has("weight_scale_2") ? "nvfp4_awq" : "int4 modelopt awq";
   if (tensors.has("weight_packed") && tensors.has("weight_scale") && !tensors.has("weight_global_scale") &&
-      !tensors.has("weight_scale", {DType::u8, DType::f8_e8m0})) return "int4 (pack-quantized)";
+      !tensors.has("weight_scale", {DType::u8, DType::f8_e8m0})) return "int4 pack-quantized";
   if (tensors.has("weight", {DType::f8_e4m3})) {
     const bool e8m0 = !hints.block && (tensors.has("weight_scale_inv", {DType::f8_e8m0}) || tensors.has("weight_scale", {DType::f8_e8m0}));
     if (e8m0 || tensors.has("weight_scale_inv", {DType::u8}) || tensors.has("weight_scale", {DType::u8})) return "mxfp8";
-    if (tensors.has("weight_scale") && !hints.block) return "fp8 (per tensor or channel)";
-    if (!tensors.has("weight_scale") && !tensors.has("weight_scale_inv")) return "fp8 (without a scale)";
+    if (tensors.has("weight_scale") && !hints.block) return "fp8 per tensor or channel";
+    if (!tensors.has("weight_scale") && !tensors.has("weight_scale_inv")) return "fp8 without a scale";
   }
   if (tensors.has("weight", {DType::i8}) && tensors.has("weight_scale", {DType::f32, DType::bf16, DType::f16})) return "int8";
-  if (tensors.has("weight", {DType::f8_e5m2, DType::f8_e4m3fnuz, DType::f8_e5m2fnuz})) return "fp8 (other than E4M3FN)";
+  if (tensors.has("weight", {DType::f8_e5m2, DType::f8_e4m3fnuz, DType::f8_e5m2fnuz})) return "fp8 other than E4M3FN";
   return "";
 }
 
-/// Format and tensors by the suffixes and dtypes that are there (the dispatch of published spellings).
-MatrixTensors decide(const TensorTable& table, const Suffixes& tensors, const MatrixWish& wish, const QuantizationHints& hints) {
-  if (const std::string_view foreign = foreign_format(tensors, hints); !foreign.empty()) not_built(tensors.first_name(), foreign);
+/// Six-bit floats lie in the same tensors as four-bit ones, three bytes per four values.
+bool is_six_bit(const TensorInfo& codes, const MatrixWish& wish) { return !codes.shape.empty() && codes.shape.back() == wish.cols / 4 * 3; }
+
+MatrixTensors unbuilt(std::string form, const Suffixes& tensors) {
   MatrixTensors matrix;
+  matrix.format = std::move(form);
   matrix.bias = tensors.at("bias");
-  const auto four_bit = [&](std::string_view format, std::int64_t group, std::string_view codes, std::string_view scales) {
-    matrix.format = format;
-    matrix.block_cols = group;
-    matrix.codes = tensors.at(codes);
-    matrix.scales = tensors.at(scales);
-  };
-  if (tensors.has("blocks") || tensors.has("scales")) {
-    four_bit("mxfp4", 32, "blocks", "scales");
-    matrix.stack_axes = true;
-  } else if (tensors.has("weight_packed") && tensors.has("weight_global_scale")) {
-    four_bit("nvfp4", 16, "weight_packed", "weight_scale");
-    matrix.tensor_scale = tensors.at("weight_global_scale");
-    matrix.reciprocal = true;
-    matrix.input_scale = tensors.at("input_global_scale");
-  } else if (tensors.has("weight_packed")) {
-    four_bit("mxfp4", 32, "weight_packed", "weight_scale");
-  } else if (tensors.has("weight", {DType::u8, DType::i8}) && (tensors.has("weight_scale_2") || tensors.has("weight_scale", {DType::f8_e4m3}))) {
-    four_bit("nvfp4", 16, "weight", "weight_scale");
-    matrix.tensor_scale = tensors.at("weight_scale_2");
-    matrix.input_scale = tensors.at("input_scale");
-  } else if (tensors.has("weight", {DType::u8, DType::i8})) {
-    four_bit("mxfp4", 32, "weight", "weight_scale");
-    matrix.input_scale = tensors.at("input_scale");
-  } else if (tensors.has("weight", {DType::f8_e4m3})) {
-    matrix.format = "fp8_block";
-    matrix.codes = tensors.at("weight");
-    matrix.scales = tensors.has("weight_scale_inv") ? tensors.at("weight_scale_inv") : tensors.at("weight_scale");
-    if (!hints.block) {
-      fail(ErrorCode::bad_input, "tensor ", quote(table[matrix.codes].name), " is FP8 with block scales but ", hints.where.empty() ? "config.json" : hints.where,
-           " has no 'weight_block_size': the block size is never guessed from shapes; take the config.json that belongs to the weights");
-    }
-    std::tie(matrix.block_rows, matrix.block_cols) = *hints.block;
-  } else if (tensors.has("weight")) {
-    matrix.codes = tensors.at("weight");
-    const DType dtype = table[matrix.codes].dtype;
-    matrix.format = dtype == DType::f32 ? "f32" : dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "";
-    if (matrix.format.empty()) {
-      fail(ErrorCode::bad_input, "tensor ", quote(table[matrix.codes].name), " is ", name_of(dtype), " without the scales of a quantised format, and a weight is F32, BF16, F16 or quantised");
-    }
+  for (const auto& [suffix, index] : tensors.all()) {
+    if (index != matrix.bias) matrix.unread.push_back(index);
   }
-  for (const std::string_view suffix : {"activation_scale", "weight_shape", "input_scale"}) {
-    const TensorIndex index = tensors.at(suffix);
-    if (index != kNoTensor && index != matrix.input_scale && !matrix.format.empty()) matrix.carried.push_back(index);
-  }
-  if (matrix.codes == kNoTensor && !matrix.format.empty()) fail(ErrorCode::bad_input, "the codes of ", quote(wish.module), " are missing beside ", quote(tensors.first_name()), ": fetch the checkpoint again");
+  matrix.codes = matrix.unread.front();
   return matrix;
 }
 
@@ -123,7 +125,7 @@ std::vector<std::int64_t> with_experts(const MatrixWish& wish, std::vector<std::
   return shape;
 }
 
-void check_dtype(const TensorInfo& tensor, std::initializer_list<DType> dtypes, std::string_view role) {
+void check_dtype(const TensorInfo& tensor, const std::vector<DType>& dtypes, std::string_view role) {
   if (std::find(dtypes.begin(), dtypes.end(), tensor.dtype) != dtypes.end()) return;
   std::string list;
   for (const DType dtype : dtypes) list += (list.empty() ? "" : " or ") + std::string(name_of(dtype));
@@ -146,24 +148,36 @@ auto why_of(const MatrixTensors& matrix, const MatrixWish& wish, const Quantizat
   };
 }
 
-void check_four_bit(const TensorTable& table, const MatrixTensors& matrix, const MatrixWish& wish, const QuantizationHints& hints) {
-  const std::int64_t group = matrix.block_cols;
-  const TensorInfo& codes = table[matrix.codes];
-  if (wish.cols % group != 0) {
-    fail(ErrorCode::bad_input, "tensor ", quote(codes.name), ": the reduction axis of ", wish.cols, " is no multiple of the ", matrix.format, " group of ", group, ": config.json and weights do not belong together");
+/// Extents of a scale block: the config's where the spelling says so, else the format's.
+void settle_blocks(MatrixTensors& matrix, const TensorInfo& codes, const MatrixWish& wish, const QuantizationHints& hints) {
+  const FormatFacts& facts = matrix.built->facts;
+  matrix.block_rows = facts.block_rows;
+  matrix.block_cols = facts.block_cols;
+  if (matrix.spelling->configured_blocks) {
+    if (!hints.block) {
+      fail(ErrorCode::bad_input, "tensor ", quote(codes.name), " is FP8 with block scales but ", hints.where.empty() ? "config.json" : hints.where,
+           " has no 'weight_block_size': the block size is never guessed from shapes; take the config.json that belongs to the weights");
+    }
+    std::tie(matrix.block_rows, matrix.block_cols) = *hints.block;
+  }
+  if (matrix.block_cols % facts.block_cols_unit != 0 && matrix.block_cols < wish.cols) {
+    fail(ErrorCode::not_supported, "tensor ", quote(codes.name), " is ", matrix.format, " in blocks of ", matrix.block_cols, " columns by ", hints.where,
+         ": blocks of a multiple of ", facts.block_cols_unit, " columns, or of all, are built; take another release of the model");
+  }
+  if (wish.cols % facts.values_per_block != 0) {
+    fail(ErrorCode::bad_input, "tensor ", quote(codes.name), ": the reduction axis of ", wish.cols, " is no multiple of the ", matrix.format, " group of ", facts.values_per_block, ": config.json and weights do not belong together");
   }
   const auto& groups = hints.float4_groups;
-  if (!groups.empty() && std::find(groups.begin(), groups.end(), group) == groups.end()) {
-    fail(ErrorCode::bad_input, hints.where, " says groups of ", groups.front(), " but tensor ", quote(codes.name), " is ", matrix.format, ", whose groups are ", group, ": take the config.json that belongs to the weights");
+  if (facts.bits_per_value == 4 && !groups.empty() && std::find(groups.begin(), groups.end(), matrix.block_cols) == groups.end()) {
+    fail(ErrorCode::bad_input, hints.where, " says groups of ", groups.front(), " but tensor ", quote(codes.name), " is ", matrix.format, ", whose groups are ", matrix.block_cols, ": take the config.json that belongs to the weights");
   }
-  if (matrix.format == "mxfp4" && !codes.shape.empty() && codes.shape.back() == wish.cols / 4 * 3) not_built(codes.name, "mxfp6");
-  check_dtype(codes, {DType::u8, DType::i8, DType::f4}, "a packed 4-bit weight");
-  const std::int64_t packed = codes.dtype == DType::f4 ? wish.cols : wish.cols / 2;
-  check_shape(codes, matrix.stack_axes ? with_experts(wish, {wish.rows, wish.cols / group, group / 2}) : with_experts(wish, {wish.rows, packed}), why_of(matrix, wish, hints));
-  const TensorInfo& scales = table[matrix.scales];
-  if (matrix.format == "mxfp4") check_dtype(scales, {DType::u8, DType::f8_e8m0}, "an E8M0 scale");
-  else check_dtype(scales, {DType::f8_e4m3}, "an NVFP4 block scale");
-  check_shape(scales, with_experts(wish, {wish.rows, wish.cols / group}), why_of(matrix, wish, hints));
+}
+
+std::vector<std::int64_t> code_shape(const MatrixTensors& matrix, const TensorInfo& codes, const MatrixWish& wish) {
+  const FormatFacts& facts = matrix.built->facts;
+  if (!is_packed(facts)) return with_experts(wish, is_plain(facts) && wish.transposed ? std::vector{wish.cols, wish.rows} : std::vector{wish.rows, wish.cols});
+  const std::int64_t blocks = wish.cols / facts.values_per_block, per_block = codes.dtype == DType::f4 ? facts.values_per_block : facts.bytes_per_block;
+  return with_experts(wish, matrix.spelling->split_codes ? std::vector{wish.rows, blocks, per_block} : std::vector{wish.rows, blocks * per_block});
 }
 
 }  // namespace
@@ -176,30 +190,53 @@ void check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shap
 
 void check_float(const TensorInfo& tensor) { check_dtype(tensor, {DType::f32, DType::bf16, DType::f16}, "this tensor"); }
 
+std::string not_built_text(std::string_view format, const TensorInfo& tensor) {
+  return text_of("format ", format, " of tensor ", quote(tensor.name), " is not built: take a release of the model in a format of 'motet list formats'");
+}
+
 MatrixTensors find_matrix(const TensorTable& table, const MatrixWish& wish, const QuantizationHints& hints) {
   const Suffixes tensors(table, wish);
-  if (tensors.empty()) return {};
-  MatrixTensors matrix = decide(table, tensors, wish, hints);
-  if (matrix.format.empty()) return matrix;
-  if (!find_format(matrix.format)) not_built(table[matrix.codes].name, matrix.format);
-  const bool plain = matrix.format == "f32" || matrix.format == "bf16" || matrix.format == "f16";
-  if (wish.stacked && !plain && !matrix.stack_axes) not_built(table[matrix.codes].name, text_of("stacked ", matrix.format));
-  if (!plain && matrix.scales == kNoTensor) fail(ErrorCode::bad_input, "the block scales of tensor ", quote(table[matrix.codes].name), " (", matrix.format, ") are missing: fetch the checkpoint again");
-  const auto why = why_of(matrix, wish, hints);
-  if (plain) {
-    check_shape(table[matrix.codes], with_experts(wish, wish.transposed ? std::vector{wish.cols, wish.rows} : std::vector{wish.rows, wish.cols}), why);
-  } else if (matrix.format == "fp8_block") {
-    check_shape(table[matrix.codes], with_experts(wish, {wish.rows, wish.cols}), why);
-    check_dtype(table[matrix.scales], {DType::f32, DType::bf16, DType::f8_e8m0}, "an FP8 block scale");
-    check_shape(table[matrix.scales], {ceil_div(wish.rows, matrix.block_rows), ceil_div(wish.cols, matrix.block_cols)},
-                why);
-  } else {
-    check_four_bit(table, matrix, wish, hints);
+  const Match match = closest(tensors, hints);
+  if (!match.complete || !match.alone) {
+    if (const std::string_view form = unbuilt_form(tensors, hints); !form.empty()) return unbuilt(std::string(form), tensors);
   }
-  if (matrix.format == "nvfp4") {
-    if (matrix.tensor_scale == kNoTensor) fail(ErrorCode::bad_input, "the tensor scale of ", quote(table[matrix.codes].name), " (nvfp4) is missing: fetch the checkpoint again");
-    check_scalar(table[matrix.tensor_scale]);
-    if (matrix.input_scale != kNoTensor) check_scalar(table[matrix.input_scale]);
+  if (!match.format) return {};
+  const Spelling& spelling = *match.spelling;
+  MatrixTensors matrix;
+  matrix.format = match.format->facts.name;
+  matrix.built = match.format;
+  matrix.spelling = match.spelling;
+  const auto at = [&](std::string_view suffix) { return suffix.empty() ? kNoTensor : tensors.at(suffix); };
+  matrix.codes = at(spelling.codes);
+  matrix.scales = at(spelling.scales);
+  matrix.tensor_scale = at(spelling.tensor_scale);
+  matrix.input_scale = at(spelling.input_scale);
+  matrix.bias = tensors.at("bias");
+  for (const std::string_view suffix : kCarried) {
+    if (const TensorIndex index = tensors.at(suffix); index != kNoTensor && index != matrix.input_scale) matrix.carried.push_back(index);
+  }
+  if (matrix.codes == kNoTensor) fail(ErrorCode::bad_input, "the codes of ", quote(wish.module), " are missing beside ", quote(tensors.first_name()), ": fetch the checkpoint again");
+  const TensorInfo& codes = table[matrix.codes];
+  if (match.score == 1) {
+    fail(ErrorCode::bad_input, "tensor ", quote(codes.name), " is ", name_of(codes.dtype), " without the scales of a quantised format, and a weight is F32, BF16, F16 or quantised");
+  }
+  if (wish.stacked && !spelling.stacks) return unbuilt("stacked " + matrix.format, tensors);
+  if (matrix.scales == kNoTensor && !spelling.scales.empty()) fail(ErrorCode::bad_input, "the block scales of tensor ", quote(codes.name), " (", matrix.format, ") are missing: fetch the checkpoint again");
+  if (matrix.tensor_scale == kNoTensor && !spelling.tensor_scale.empty()) fail(ErrorCode::bad_input, "the tensor scale of ", quote(codes.name), " (", matrix.format, ") is missing: fetch the checkpoint again");
+  settle_blocks(matrix, codes, wish, hints);
+  check_dtype(codes, spelling.code_dtypes, text_of("a ", matrix.format, " weight"));
+  if (is_packed(match.format->facts) && is_six_bit(codes, wish)) return unbuilt("mxfp6", tensors);
+  const auto why = why_of(matrix, wish, hints);
+  check_shape(codes, code_shape(matrix, codes, wish), why);
+  if (matrix.scales != kNoTensor) {
+    const TensorInfo& scales = table[matrix.scales];
+    check_dtype(scales, spelling.scale_dtypes, text_of("a ", matrix.format, " block scale"));
+    const auto blocks = [](std::int64_t extent, std::int64_t block) { return block > 0 ? ceil_div(extent, block) : 1; };
+    check_shape(scales, with_experts(wish, {blocks(wish.rows, matrix.block_rows), blocks(wish.cols, matrix.block_cols)}), why);
+    matrix.scale_dtype = scales.dtype == DType::u8 ? spelling.scale_dtypes.front() : scales.dtype;
+  }
+  for (const TensorIndex index : {matrix.tensor_scale, matrix.input_scale}) {
+    if (index != kNoTensor) check_scalar(table[index]);
   }
   return matrix;
 }

@@ -10,17 +10,20 @@
 
 #include "checkpoint/config.h"
 #include "checkpoint/tensor_table.h"
+#include "formats/format.h"
 
 namespace motet {
 
 /// Tensors of one module, or of one stack of all experts' modules.
 struct MatrixTensors {
-  std::string_view format;             ///< a name of formats(); "" = the module has no tensor
-  bool stack_axes = false;             ///< gpt-oss spelling: _blocks [E, N, K/32, 16] and _scales
+  std::string format;                  ///< a name of formats(), or of a form that is not built; "" = the module has no weight
+  const Format* built = nullptr;       ///< the format; null when it is not built
+  const Spelling* spelling = nullptr;  ///< of `built`
   TensorIndex codes = kNoTensor, scales = kNoTensor, tensor_scale = kNoTensor, input_scale = kNoTensor, bias = kNoTensor;
-  bool reciprocal = false;             ///< the tensor scale is stored as its reciprocal (compressed-tensors)
-  std::int64_t block_rows = 1, block_cols = 1;
+  DType scale_dtype = DType::f32;      ///< of views: bytes stored as U8 are of the spelling's type
+  std::int64_t block_rows = 1, block_cols = 1;   ///< 0 = all
   std::vector<TensorIndex> carried;    ///< known and not needed: static activation scales of other runtimes, stored shapes
+  std::vector<TensorIndex> unread;     ///< not built: all tensors but the bias; `codes` is the first of them
 };
 
 /// What is to be found, for shapes and sentences.
@@ -31,9 +34,13 @@ struct MatrixWish {
   bool transposed = false;             ///< of the unquantised form
 };
 
-/// Finds the tensors of a module and checks dtypes and all shapes against the wish. format is "" when nothing is there.
-/// Throws Error(not_supported) naming the format when it is not built, Error(bad_input) naming tensor and rule.
+/// Finds the tensors of a module by the spellings of all_formats() and checks dtypes and all shapes against the wish. format is
+/// "" when nothing is there; a form that is known and not built comes back by name, unchecked. Throws Error(bad_input) naming
+/// tensor and rule.
 MatrixTensors find_matrix(const TensorTable& table, const MatrixWish& wish, const QuantizationHints& hints);
+
+/// "format int8 of tensor 'x' is not built: take a release ..."
+std::string not_built_text(std::string_view format, const TensorInfo& tensor);
 
 /// Throws Error(bad_input) unless the tensor has this shape; `why` says where the shape comes from.
 void check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape, const std::function<std::string()>& why);

@@ -72,21 +72,36 @@ class LayerResolver {
       fail(ErrorCode::bad_input, "the weight of ", quote(wish.module), " (", role, ") is missing: layer ", spec_.layer, " is MoE with ", spec_.experts,
            " experts by config.json and needs it; fetch the missing shard or the right config.json");
     }
-    const bool plain = tensors.format == "f32" || tensors.format == "bf16" || tensors.format == "f16";
-    found.transposed = found.transposed && plain;
+    if (!tensors.built) return unbuilt_matrix(found, role, projection, wish.module);
+    found.transposed = found.transposed && is_plain(tensors.built->facts);
     mark(tensors.codes, role + ".codes", true);
     mark(tensors.scales, role + ".scales", true);
     mark(tensors.tensor_scale, role + ".tensor_scale", true);
     mark(tensors.input_scale, role + ".input_scale", false);
     for (const TensorIndex index : tensors.carried) mark(index, role + ".carried", false);
-    if (tensors.format == "nvfp4" && tensors.input_scale == kNoTensor && without_input_scale_++ == 0) first_without_input_scale_ = wish.module;
-    if (tensors.format == "nvfp4") ++nvfp4_;
+    if (!tensors.spelling->input_scale.empty()) {
+      ++with_static_activations_;
+      if (tensors.input_scale == kNoTensor && without_input_scale_++ == 0) first_without_input_scale_ = wish.module;
+    }
     if (projection) settle(*projection, found, wish.module);
     return found;
   }
 
+  /// Counted and told by name, so that the layer can be inspected; plan() and load() refuse it. The router is read in any case.
+  StoredMatrix unbuilt_matrix(StoredMatrix found, const std::string& role, ProjectionSpec* projection, const std::string& module) {
+    MatrixTensors& tensors = found.tensors;
+    const std::string text = not_built_text(tensors.format, table_[tensors.codes]);
+    if (!projection) fail(ErrorCode::not_supported, text);
+    if (out_.not_built.empty()) out_.not_built = text;
+    for (const TensorIndex index : tensors.unread) mark(index, role + ".not_built", true);
+    found.transposed = false;
+    tensors.format += " (not built)";
+    settle(*projection, found, module);
+    return found;
+  }
+
   void settle(ProjectionSpec& spec, const StoredMatrix& found, const std::string& module) {
-    ProjectionSpec now{std::string(found.tensors.format), found.tensors.block_rows, found.tensors.block_cols, found.transposed, spec.bias};
+    ProjectionSpec now{found.tensors.format, found.tensors.block_rows, found.tensors.block_cols, found.transposed, spec.bias};
     if (spec.format.empty()) spec = now;
     if (spec == now) return;
     fail(ErrorCode::not_supported, quote(module), " is ", now.format, " but the same projection of another expert or half of this layer is ", spec.format,
@@ -131,13 +146,14 @@ class LayerResolver {
     out.order = names.gate_up.empty() ? GateUpOrder::separate : names.order;
     const bool stacked = experts > 0 && head_of(names.down) == names.down;
     const std::int64_t count = experts > 0 && !stacked ? experts : 1;
+    std::int64_t both = 0;
+    if (!checked_mul(intermediate, 2, &both)) fail(ErrorCode::bad_input, "config.json: the intermediate size ", intermediate, " is out of range");
     const auto one = [&](std::vector<StoredMatrix>& list, std::string_view name, const char* part, std::int64_t expert, std::int64_t rows, std::int64_t cols, ProjectionSpec& projection) {
       MatrixWish wish{.module = {}, .stacked = stacked, .experts = stacked ? experts : 1, .rows = rows, .cols = cols, .transposed = names.transposed};
       list.push_back(matrix(name, role + part, expert, wish, &projection));
+      if (&list == &out.gate_up) check_halves(list.back(), out.order, intermediate);
       bias(list.back(), role + part, projection.bias);
     };
-    std::int64_t both = 0;
-    if (!checked_mul(intermediate, 2, &both)) fail(ErrorCode::bad_input, "config.json: the intermediate size ", intermediate, " is out of range");
     for (std::int64_t expert = 0; expert < count; ++expert) {
       if (!names.gate_up.empty()) one(out.gate_up, names.gate_up, "gate_up", expert, both, width, gate_up);
       else {
@@ -147,6 +163,14 @@ class LayerResolver {
       one(out.down, names.down, "down", expert, width, intermediate, down);
     }
     return out;
+  }
+
+  /// Each half must begin with a scale block of its own.
+  void check_halves(const StoredMatrix& found, GateUpOrder order, std::int64_t intermediate) const {
+    const std::int64_t block = found.tensors.block_rows;
+    if (block == 1 || !found.tensors.built || (order == GateUpOrder::halves && block > 0 && intermediate % block == 0)) return;
+    fail(ErrorCode::not_supported, "tensor ", quote(table_[found.tensors.codes].name), " is ", found.tensors.format, " in blocks of ", block,
+         " rows, which the gate and up halves of ", intermediate, " rows share: only halves with scale blocks of their own are built");
   }
 
   void require_float(const StoredMatrix& found, const char* role) const {
@@ -185,7 +209,7 @@ class LayerResolver {
 
   void write_notes() {
     if (without_input_scale_ > 0) {
-      notes_.push_back(text_of("layer ", spec_.layer, ": ", without_input_scale_, " of ", nvfp4_, " NVFP4 matrices have no input scale (first: ", first_without_input_scale_,
+      notes_.push_back(text_of("layer ", spec_.layer, ": ", without_input_scale_, " of ", with_static_activations_, " matrices of this spelling have no input scale (first: ", first_without_input_scale_,
                                "); none is made up, activations are not quantised with a stored scale"));
     }
     if (!out_.unused_biases.empty()) {
@@ -218,7 +242,7 @@ class LayerResolver {
   StoredLayer& out_;
   LayerSpec& spec_;
   std::vector<std::string>& notes_;
-  std::int64_t bytes_ = 0, all_bytes_ = 0, nvfp4_ = 0, without_input_scale_ = 0;
+  std::int64_t bytes_ = 0, all_bytes_ = 0, with_static_activations_ = 0, without_input_scale_ = 0;
   std::string first_without_input_scale_;
 };
 

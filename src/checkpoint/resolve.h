@@ -3,6 +3,7 @@
 //
 // Enforced: every expert 0..experts-1 has every tensor of its body; every tensor of the MoE block is explained; shapes and
 // dtypes, scales included, are what the config says; one format per projection. Values are checked when a layer is loaded.
+// Tensors of a form that is known and not built are counted and told by name, not checked.
 #pragma once
 
 #include <string>
@@ -34,6 +35,7 @@ struct StoredLayer {
   StoredBody experts, shared;
   StoredMatrix router, latent_in, latent_out;
   TensorIndex selection_bias = kNoTensor, shared_gate = kNoTensor;
+  std::string not_built;                    ///< why the layer cannot be loaded, naming format and tensor; "" = it can
   std::vector<TensorIndex> read;            ///< tensors that views span
   std::vector<TensorIndex> unused_biases;   ///< biases that the family does not have: must be all zero
 };

@@ -38,10 +38,12 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
+/// Empty when no variable says where the cache would be.
 fs::path hub_cache() {
   if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) return cache;
   if (const std::string home = environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  return fs::path(environment("HOME")) / ".cache/huggingface/hub";
+  const std::string user = environment("HOME");
+  return user.empty() ? fs::path() : fs::path(user) / ".cache/huggingface/hub";
 }
 
 /// "owner/name" as the hub allows it.
@@ -67,9 +69,13 @@ fs::path snapshot_of(const fs::path& repository, const std::string& where) {
 fs::path hub_directory(const std::string& where) {
   std::string folder = "models--" + where;
   folder.replace(folder.find('/'), 1, "--");
-  const fs::path repository = hub_cache() / folder;
+  const fs::path cache = hub_cache();
+  if (cache.empty()) {
+    fail(ErrorCode::io_error, quote(where), " is neither a file or directory here, nor is there a hub cache to look in: HF_HUB_CACHE, HF_HOME and HOME are unset; set one, or give a directory");
+  }
+  const fs::path repository = cache / folder;
   if (!present(repository)) {
-    fail(ErrorCode::io_error, quote(where), " is neither a file or directory here nor a model in the local hub cache (", hub_cache().string(),
+    fail(ErrorCode::io_error, quote(where), " is neither a file or directory here nor a model in the local hub cache (", cache.string(),
          "): Motet downloads nothing; download it first, or set HF_HUB_CACHE");
   }
   return snapshot_of(repository, where);

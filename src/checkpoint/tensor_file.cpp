@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/json.h"
 #include "base/math.h"
@@ -42,7 +43,7 @@ class MappedTensors final : public TensorFile {
 // A file under construction beside its final place: renamed by commit(), removed when it is not reached.
 class PendingFile {
  public:
-  explicit PendingFile(const std::string& path) : path_(path), pending_(path + ".XXXXXX") {
+  explicit PendingFile(const std::string& path) : path_(path), pending_(path.substr(0, path.rfind('/') + 1) + ".motet-XXXXXX") {
     struct stat present {};
     if (::stat(path.c_str(), &present) == 0 && !S_ISREG(present.st_mode)) {
       throw Error(ErrorCode::io_error, format_text("a result is written to a regular file, but %s is a directory or a device; choose another --output", motet::quoted(path_).c_str()));
@@ -105,7 +106,12 @@ std::shared_ptr<TensorFile> TensorFile::open(const std::string& path) { return s
 void write_tensor_file(const std::string& path, const std::vector<NamedTensor>& tensors) {
   std::string header = "{";
   std::int64_t offset = 0;
+  std::unordered_set<std::string> names;
   for (const NamedTensor& tensor : tensors) {
+    if (!names.insert(tensor.name).second) {
+      throw Error(ErrorCode::invalid_argument, format_text("a tensor file holds each name once, but %s was given twice to %s; rename one",
+                                                           motet::quoted(tensor.name).c_str(), motet::quoted(path).c_str()));
+    }
     const std::int64_t end = offset + bytes_of(tensor);
     std::string shape;
     for (const std::int64_t extent : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(extent);

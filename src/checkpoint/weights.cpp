@@ -7,7 +7,6 @@
 #include "base/dtype.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/text.h"
-#include "formats/format.h"
 
 namespace motet {
 namespace {
@@ -73,11 +72,12 @@ class Loader {
     out.cols = matrix.cols;
     out.row_stride = rows.step * codes.row;
     out.col_stride = codes.col;
-    out.block_rows = tensors.block_rows;
-    out.block_cols = tensors.block_cols;
-    if (tensors.scales != kNoTensor) {     // halves of a stack have block_rows 1, so rows of scales are rows of codes
-      out.scales = bytes(tensors.scales) + expert * scales.expert + rows.begin * scales.row;
-      out.scale_dtype = tensors.format == "mxfp4" ? DType::f8_e8m0 : table_[tensors.scales].dtype;   // E8M0 bytes also come as U8
+    const ScaleBlock block = scale_block(matrix);
+    out.block_rows = block.rows;
+    out.block_cols = block.cols;
+    if (tensors.scales != kNoTensor) {     // a half begins with a block of its own, and interleaved ones have blocks of one row
+      out.scales = bytes(tensors.scales) + expert * scales.expert + rows.begin / block.rows * scales.row;
+      out.scale_dtype = tensors.scale_dtype;
       out.scale_row_stride = rows.step * scales.row;
       out.scale_col_stride = scales.col;
     }
@@ -90,13 +90,13 @@ class Loader {
     if (!std::isfinite(stored) || stored <= 0) {
       fail(ErrorCode::bad_input, "tensor ", quote(table_[tensors.tensor_scale].name), " (a tensor scale) is ", stored, " and must be finite and above 0: the checkpoint is broken; fetch it again");
     }
-    return tensors.reciprocal ? 1.0 / stored : stored;
+    return tensors.spelling->reciprocal ? 1.0 / stored : stored;
   }
 
   WeightView checked_view(const StoredMatrix& matrix, std::int64_t expert, RowSlice rows, const std::string& what) const {
     const WeightView out = view(matrix, expert, rows);
     if (!out.scales) return out;
-    if (const auto broken = find_format(matrix.tensors.format)->check_values(out)) {
+    if (const auto broken = matrix.tensors.built->check_values(out)) {
       fail(ErrorCode::bad_input, "tensor ", quote(table_[matrix.tensors.scales].name), " (", what, "): ", *broken, ": the checkpoint is broken; fetch it again");
     }
     return out;
@@ -162,6 +162,7 @@ class Loader {
 }  // namespace
 
 std::shared_ptr<const LayerWeights> load_layer(const StoredLayer& layer, const TensorTable& table, const std::vector<SafetensorsFile>& files) {
+  if (!layer.not_built.empty()) fail(ErrorCode::not_supported, "layer ", layer.summary.spec.layer, " cannot be loaded: ", layer.not_built);
   return Loader(layer, table, files).load();
 }
 

@@ -7,17 +7,14 @@
 #include <cstring>
 #include <filesystem>
 
-#include "checkpoint/testing.h"
+#include "checkpoint/refusal_testing.h"
 
 namespace motet {
 namespace {
 
+using testing::expect_words;
 using testing::TempDir;
 using testing::TestCheckpoint;
-
-void expect_words(const std::string& text, std::initializer_list<const char*> words) {
-  for (const char* const word : words) EXPECT_NE(text.find(word), std::string::npos) << "no '" << word << "' in: " << text;
-}
 
 bool mapped(const TempDir& dir) { return testing::read_file("/proc/self/maps").find(dir.str()) != std::string::npos; }
 
@@ -102,6 +99,36 @@ TEST(Nvfp4, GateAndUpKeepTheirOwnTensorScale) {
     EXPECT_EQ(weights->experts[2].gate.tensor_scale, reciprocal ? 1.0 / 3.0 : 3.0);
     EXPECT_EQ(weights->experts[2].up.tensor_scale, reciprocal ? 1.0 / 7.0 : 7.0);
   }
+}
+
+TEST(Fp8, ScalesMayBeStoredInEveryTypeOfTheFormat) {
+  for (const auto& [dtype, bytes] : {std::pair{DType::bf16, 2}, {DType::f8_e8m0, 1}}) {
+    for (const char* const spelling : {".weight_scale_inv", ".weight_scale"}) {
+      TestCheckpoint checkpoint = testing::qwen3_checkpoint([&](TestCheckpoint& out, const std::string& module, std::int64_t rows, std::int64_t cols) {
+        out.add(module + ".weight", DType::f8_e4m3, {rows, cols});
+        out.add(module + spelling, dtype, {(rows + 127) / 128, (cols + 127) / 128});
+      });
+      checkpoint.config["quantization_config"] = {{"weight_block_size", {128, 128}}};
+      const TempDir dir;
+      checkpoint.write(dir);
+      const auto opened = Checkpoint::open(dir.str());
+      EXPECT_EQ(opened->layers()[0].spec.down.format, "fp8_block");
+      const WeightView down = opened->load(0)->experts[1].down;     // 160 x 144: a grid of 2 x 2
+      EXPECT_EQ(down.scale_dtype, dtype);
+      EXPECT_EQ(down.scale_row_stride, 2 * bytes);
+      EXPECT_EQ(down.scale_col_stride, bytes);
+      const std::string scales = "model.layers.0.mlp.experts.1.down_proj" + std::string(spelling);
+      TestCheckpoint broken = with_byte(checkpoint, scales, 0, 0xFF);
+      if (bytes == 2) broken = with_byte(broken, scales, 1, 0xFF);
+      expect_words(load_refusal(broken), {scales.c_str(), "expert 1"});
+    }
+  }
+}
+
+TEST(Fp8, NanCodesAreNotLookedFor) {
+  TestCheckpoint fp8 = testing::qwen3_checkpoint(testing::write_fp8);
+  fp8.config["quantization_config"] = {{"weight_block_size", {128, 128}}};
+  EXPECT_EQ(load_refusal(with_byte(fp8, "model.layers.0.mlp.experts.0.up_proj.weight", 5, 0x7F)), "accepted");
 }
 
 TEST(VerifyUnchanged, TellsEachKindOfChange) {

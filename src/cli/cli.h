@@ -17,7 +17,8 @@ struct WishOptions {
   bool invariant = false, allow_substitution = false;
   int threads = 0;
 
-  void add_to(CLI::App& app);
+  /// --finalize only where a command can honour it: `run` and `bench` compute finalized output.
+  void add_to(CLI::App& app, bool with_finalize);
   /// Throws Error(invalid_argument) with a suggestion for a mistyped name.
   Wishes wishes() const;
   std::int64_t memory_limit_bytes() const;
@@ -38,8 +39,18 @@ Command add_check(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_completion(CLI::App& root);
 
+/// Throws Error(invalid_argument) with a suggestion unless `given` is empty or known.
+void must_know(const std::string& option, const std::string& given, const std::vector<std::string>& known);
+std::vector<std::string> names_of(const std::vector<ListEntry>& entries);
+
+/// --layer N: the model's layer number, or the first MoE layer when absent. Throws Error(invalid_argument).
+const LayerSummary& wanted_layer(const Checkpoint& checkpoint, const std::string& layer);
+
 /// --json, the same on every command.
 void add_json(CLI::App& app, bool& json);
+
+/// Accepts whole numbers from `least` to 2^63 - 1, and nothing else: no empty text, no fraction, no wrap-around.
+CLI::Validator whole_number(std::int64_t least);
 
 /// "8GiB", "512M", "1000000" -> bytes; throws Error(invalid_argument).
 std::int64_t parse_bytes(const std::string& text);

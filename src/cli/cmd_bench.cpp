@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // motet bench: seeded, honest timing of the routed experts of a named shape or a checkpoint's layer.
-// Every forward draws fresh experts, so that weights come from memory as in a running model; routing is given, and shared
-// experts, latent projections and the router are left out (they are dense layers that any engine has).
+// Every forward draws fresh experts, so that weights come from memory as in a running model; routing is given, so the router
+// is left out. Of a named shape the routed experts alone are timed; a checkpoint's layer is timed whole, with its shared
+// expert and latent projections.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -27,7 +28,8 @@ struct Options {
 struct Subject {
   std::string name;
   LayerSpec spec;
-  std::shared_ptr<const LayerWeights> weights;
+  std::shared_ptr<Checkpoint> checkpoint;      ///< null: seeded weights
+  std::shared_ptr<const LayerWeights> weights; ///< made after every cell is planned
 };
 
 struct Cell {
@@ -48,8 +50,7 @@ Subject subject() {
     spec.latent_norm = false;
     if (options.experts > 0) spec.experts = options.experts;
     spec.router.groups = spec.router.groups_kept = 1;
-    spdlog::info("making seeded weights of {} in {} ({} experts)", shape.name, spec.gate_up.format, spec.experts);
-    return {shape.name, spec, synthetic_weights(spec, options.seed)};
+    return {shape.name, spec, nullptr, nullptr};
   }
   std::vector<std::string> known;
   for (const NamedShape& shape : shapes()) known.push_back(shape.name);
@@ -65,7 +66,7 @@ Subject subject() {
     throw Error(ErrorCode::invalid_argument, "--format and --experts are for named shapes; a checkpoint is timed as it is");
   }
   const LayerSpec& spec = checkpoint->layers().front().spec;
-  return {checkpoint->path(), spec, checkpoint->load(spec.layer)};
+  return {checkpoint->path(), spec, checkpoint, nullptr};
 }
 
 /// `rounds` routings of `tokens` tokens each, one after the other.
@@ -107,15 +108,20 @@ double percentile(std::vector<double> values, double share) {
   return values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
 
-Cell time_cell(const Subject& subject, std::int64_t tokens, const Environment& environment, std::unique_ptr<RateProbe>& probe) {
+Plan plan_cell(const LayerSpec& spec, std::int64_t tokens, const Environment& environment) {
   Deployment deployment;
   deployment.tokens = tokens;
   deployment.input = DType::bf16;
   deployment.memory_limit = options.wishes.memory_limit_bytes();
   deployment.wishes = options.wishes.wishes();
+  return plan(spec, deployment, environment).value();
+}
+
+Cell time_cell(const Subject& subject, const Plan& made, std::unique_ptr<RateProbe>& probe) {
+  const std::int64_t tokens = made.deployment.tokens;
   Cell cell;
   cell.tokens = tokens;
-  cell.plan = plan(subject.spec, deployment, environment).value();
+  cell.plan = made;
   const std::unique_ptr<Layer> layer = Layer::create(cell.plan, subject.weights);
   const std::int64_t warm_up = 2, rounds = options.repeat + warm_up, cells = tokens * subject.spec.top_k;
   const RunInput input = synthetic_input(subject.spec, tokens, options.seed + 2);
@@ -175,8 +181,8 @@ std::string rows_text(const Json& cells, bool csv) {
 }
 
 int run() {
-  if (options.repeat < 1) throw Error(ErrorCode::invalid_argument, fmt::format("--repeat takes a number >= 1, not {}", options.repeat));
-  if (options.experts < 0) throw Error(ErrorCode::invalid_argument, fmt::format("--experts takes a number >= 0, not {}", options.experts));
+  constexpr std::int64_t kMostRepeats = 100'000;  // routings of all repeats are drawn before the first is timed
+  if (options.repeat > kMostRepeats) throw Error(ErrorCode::invalid_argument, fmt::format("--repeat takes at most {}, not {}", kMostRepeats, options.repeat));
   const std::vector<std::string> outputs = {"md", "csv", "json"};
   if (std::find(outputs.begin(), outputs.end(), options.output) == outputs.end()) {
     throw Error(ErrorCode::invalid_argument, fmt::format("--output takes md, csv or json, not '{}'.{}", options.output, suggestion(options.output, outputs)));
@@ -186,13 +192,22 @@ int run() {
     if (tokens < 1) throw Error(ErrorCode::invalid_argument, "--tokens of bench takes numbers >= 1: zero tokens take no time");
   }
   const Environment environment = Environment::probe();
-  const Subject timed = subject();
+  must_know("--format", options.format, names_of(formats()));
+  Subject timed = subject();
+  std::vector<Plan> plans;
+  for (const std::int64_t tokens : counts) plans.push_back(plan_cell(timed.spec, tokens, environment));
+  if (timed.checkpoint != nullptr) {
+    timed.weights = timed.checkpoint->load(timed.spec.layer);
+  } else {
+    spdlog::info("making seeded weights of {} in {} ({} experts)", timed.name, timed.spec.gate_up.format, timed.spec.experts);
+    timed.weights = synthetic_weights(timed.spec, options.seed);
+  }
   Json document = {{"schema", "motet.bench/1"}, {"version", version()}, {"processor", environment.processor}, {"threads_reason", environment.threads_reason},
                    {"routing", options.routing}, {"seed", options.seed}, {"repeat", options.repeat}, {"experts", timed.spec.experts}, {"cells", Json::array()}};
   std::unique_ptr<RateProbe> probe;
-  for (const std::int64_t tokens : counts) {
-    spdlog::info("{} tokens", tokens);
-    document["cells"].push_back(cell_json(timed, time_cell(timed, tokens, environment, probe)));
+  for (const Plan& made : plans) {
+    spdlog::info("{} tokens", made.deployment.tokens);
+    document["cells"].push_back(cell_json(timed, time_cell(timed, made, probe)));
   }
   if (options.output == "json") {
     print_json(document);
@@ -210,13 +225,13 @@ Command add_bench(CLI::App& root) {
   app->add_option("shape", options.shape, "A name of 'motet list shapes', or a checkpoint")->required();
   app->add_option("--format", options.format, "Weight format of the routed experts; default: the published one");
   app->add_option("--tokens", options.tokens, "Token counts, such as 1,16,256")->capture_default_str();
-  app->add_option("--experts", options.experts, "Cut the number of experts, for shapes larger than memory");
+  app->add_option("--experts", options.experts, "Cut the number of experts, for shapes larger than memory")->check(whole_number(1));
   app->add_option("--routing", options.routing, "uniform, zipf or trace")->capture_default_str();
   app->add_option("--routing-file", options.routing_file, "safetensors with top_k_index, for --routing trace");
-  app->add_option("--repeat", options.repeat, "Timed forwards per cell")->capture_default_str();
-  app->add_option("--seed", options.seed, "Seed of weights, tokens and routing")->capture_default_str();
+  app->add_option("--repeat", options.repeat, "Timed forwards per cell")->check(whole_number(1))->capture_default_str();
+  app->add_option("--seed", options.seed, "Seed of weights, tokens and routing")->check(whole_number(0))->capture_default_str();
   app->add_option("--output", options.output, "md, csv or json")->capture_default_str();
-  options.wishes.add_to(*app);
+  options.wishes.add_to(*app, false);
   return {app, run};
 }
 

@@ -19,44 +19,56 @@ struct Options {
   bool json = false;
 } options;
 
-// One case per MoE layer and backend that plans for it: 16 synthetic tokens against the reference.
+/// A way to run a layer that can disagree with the reference.
+struct Way { std::string target; Arithmetic arithmetic; };
+
+CheckCase check_layer(const std::string& name, const LayerSpec& spec, const std::shared_ptr<const LayerWeights>& weights, const Way& way, const Environment& environment) {
+  const auto start = std::chrono::steady_clock::now();
+  const RunInput input = synthetic_input(spec, 16, options.seed);
+  Deployment deployment;
+  deployment.tokens = input.tokens;
+  deployment.input = input.dtype;
+  deployment.wishes.backend = "cpu";
+  deployment.wishes.target = way.target;
+  deployment.wishes.arithmetic = way.arithmetic;
+  const Plan made = plan(spec, deployment, environment).value();
+  const auto layer = Layer::create(made, weights);
+  std::vector<std::byte> output(input.hidden_states.size());
+  std::vector<std::int32_t> index(static_cast<std::size_t>(input.tokens * spec.top_k));
+  std::vector<float> routing_weights(index.size());
+  const std::vector<std::int64_t> token_ids(static_cast<std::size_t>(input.tokens), 0);
+  ForwardInput in = input.view(spec);
+  if (spec.router.selection == RouterSelection::hash) in.token_ids = token_ids.data();
+  ForwardOutput out;
+  out.output = {output.data(), input.dtype, input.tokens, spec.hidden};
+  out.top_k_index = index.data();
+  out.top_k_weights = routing_weights.data();
+  const RunStatus status = layer->forward(in, out);
+  if (!status.ok()) throw Error(status.code, std::string(status.text()));
+  const CheckReport report = check_forward(made, weights, in, {output.data(), input.dtype, input.tokens, spec.hidden}, index.data(), routing_weights.data());
+  return {name, report.ok, report.text, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), false};
+}
+
+// Every MoE layer, every usable target, both arithmetic levels: 16 synthetic tokens against the reference. Errors of the
+// checkpoint are thrown: they are not results of a check.
 std::vector<CheckCase> checkpoint_cases(const Checkpoint& checkpoint) {
   std::vector<CheckCase> cases;
   const Environment environment = Environment::probe();
   for (const LayerSummary& layer : checkpoint.layers()) {
-    const std::string name = fmt::format("layer {}", layer.spec.layer);
-    if (!options.filter.empty() && name.find(options.filter) == std::string::npos) continue;
-    stop_if_interrupted();
-    const auto start = std::chrono::steady_clock::now();
-    CheckCase result{name, false, "", 0, false};
-    try {
-      const RunInput input = synthetic_input(layer.spec, 16, options.seed);
-      Deployment deployment;
-      deployment.tokens = input.tokens;
-      deployment.input = input.dtype;
-      const Plan made = plan(layer.spec, deployment, environment).value();
-      const auto weights = checkpoint.load(layer.spec.layer);
-      const auto runnable = Layer::create(made, weights);
-      std::vector<std::byte> output(static_cast<std::size_t>(input.tokens * layer.spec.hidden * 2));
-      std::vector<std::int32_t> index(static_cast<std::size_t>(input.tokens * layer.spec.top_k));
-      std::vector<float> routing_weights(index.size());
-      ForwardInput in = input.view(layer.spec);
-      std::vector<std::int64_t> token_ids(static_cast<std::size_t>(input.tokens), 0);
-      in.token_ids = token_ids.data();
-      ForwardOutput out;
-      out.output = {output.data(), input.dtype, input.tokens, layer.spec.hidden};
-      out.top_k_index = index.data();
-      out.top_k_weights = routing_weights.data();
-      const RunStatus status = runnable->forward(in, out);
-      if (!status.ok()) throw Error(status.code, std::string(status.text()));
-      const CheckReport report = check_forward(made, weights, in, {output.data(), input.dtype, input.tokens, layer.spec.hidden}, index.data(), routing_weights.data());
-      result.passed = report.ok;
-      result.detail = report.text;
-    } catch (const Error& error) {
-      result.detail = fmt::format("{}: {}", name_of(error.code()), error.what());
+    std::shared_ptr<const LayerWeights> weights;
+    for (const TargetFacts& target : environment.targets) {
+      for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::bf16}) {
+        const std::string name = fmt::format("layer {}/cpu/{}/{}", layer.spec.layer, target.name, name_of(arithmetic));
+        if (!options.filter.empty() && name.find(options.filter) == std::string::npos) continue;
+        stop_if_interrupted();
+        if (!target.usable) {
+          cases.push_back({name, false, target.reason, 0, true});
+          continue;
+        }
+        if (weights == nullptr) weights = checkpoint.load(layer.spec.layer);
+        cases.push_back(check_layer(name, layer.spec, weights, {target.name, arithmetic}, environment));
+      }
     }
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    cases.push_back(result);
   }
   return cases;
 }
@@ -92,7 +104,8 @@ std::string junit_text(const std::vector<CheckCase>& cases, std::int64_t failed,
 int run() {
   std::vector<CheckCase> cases;
   if (options.checkpoint.empty()) {
-    cases = run_checks({options.filter, options.seed});
+    cases = run_checks({.filter = options.filter, .seed = options.seed, .stop = interrupted});
+    stop_if_interrupted();
   } else {
     cases = checkpoint_cases(*Checkpoint::open(options.checkpoint));
   }
@@ -125,7 +138,7 @@ Command add_check(CLI::App& root) {
   app->footer("Example:\n  motet check --filter mxfp4\n  motet check sample/gpt-oss-tiny --junit report.xml");
   app->add_option("checkpoint", options.checkpoint, "Check this checkpoint's layers instead of the case matrix");
   app->add_option("--filter", options.filter, "Only cases whose name contains this");
-  app->add_option("--seed", options.seed, "Seed of weights and tokens")->capture_default_str();
+  app->add_option("--seed", options.seed, "Seed of weights and tokens")->check(whole_number(0))->capture_default_str();
   app->add_option("--junit", options.junit, "Write a JUnit XML report");
   add_json(*app, options.json);
   return {app, run};

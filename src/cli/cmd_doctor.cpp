@@ -72,7 +72,6 @@ std::string to_text(const MachineFacts& facts, const MeasuredRates* rates) {
 }
 
 int run() {
-  if (options.threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("--threads takes a number >= 0, not {}", options.threads));
   const MachineFacts facts = machine_facts();
   MeasuredRates rates;
   if (options.measure) {
@@ -96,7 +95,7 @@ Command add_doctor(CLI::App& root) {
   CLI::App* app = root.add_subcommand("doctor", "Facts of this machine, what Motet takes of it, and what to change");
   app->footer("Example:\n  motet doctor --measure");
   app->add_flag("--measure", options.measure, "Also measure read bandwidth and peak dot rates (about two seconds)");
-  app->add_option("--threads", options.threads, "Threads to measure with; 0 = all that this process may use")->capture_default_str();
+  app->add_option("--threads", options.threads, "Threads to measure with; 0 = all that this process may use")->check(whole_number(0))->capture_default_str();
   add_json(*app, options.json);
   return {app, run};
 }

@@ -94,7 +94,7 @@ std::string layers_text(const Checkpoint& checkpoint) {
 
 void print_as_text(const Checkpoint& checkpoint) {
   const auto& layers = checkpoint.layers();
-  std::string text = fmt::format("{}\n  family {}\n  router: {}\n  body: {}\n\n{}\n{}", bold(checkpoint.path()), checkpoint.family(), router_text(layers.front().spec.router),
+  std::string text = fmt::format("{}\n  family {}\n  router: {}\n  body: {}\n\n{}\n{}", bold(printable(checkpoint.path())), checkpoint.family(), router_text(layers.front().spec.router),
                                  name_of(layers.front().spec.activation.kind), bold("MoE layers (bytes and parameters of one layer)"), layers_text(checkpoint));
   std::int64_t bytes = 0, bytes_per_token = 0, parameters = 0, active = 0;
   for (const LayerSummary& layer : layers) bytes += layer.bytes, bytes_per_token += layer.bytes_per_token, parameters += layer.parameters, active += layer.parameters_per_token;
@@ -102,13 +102,13 @@ void print_as_text(const Checkpoint& checkpoint) {
                       count_text(parameters), count_text(active));
   if (!checkpoint.notes().empty()) {
     text += fmt::format("\n{}\n", bold("Notes"));
-    for (const std::string& note : checkpoint.notes()) text += "  - " + note + "\n";
+    for (const std::string& note : checkpoint.notes()) text += "  - " + printable(note) + "\n";
   }
   if (options.tensors) {
     Table table({"tensor", "dtype", "shape", "bytes", "layer", "role", "file"});
     for (const TensorInfo& tensor : checkpoint.tensors()) {
-      table.row({tensor.name, std::string(name_of(tensor.dtype)), shape_text(tensor.shape), bytes_text(tensor.bytes), tensor.layer >= 0 ? std::to_string(tensor.layer) : "-",
-                 tensor.role.empty() ? "-" : tensor.role, tensor.file});
+      table.row({printable(tensor.name), std::string(name_of(tensor.dtype)), shape_text(tensor.shape), bytes_text(tensor.bytes), tensor.layer >= 0 ? std::to_string(tensor.layer) : "-",
+                 tensor.role.empty() ? "-" : tensor.role, printable(tensor.file)});
     }
     text += fmt::format("\n{}\n{}", bold("Tensors"), table.text());
   }

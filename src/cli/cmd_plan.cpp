@@ -9,8 +9,8 @@ namespace motet::cli {
 namespace {
 
 struct Options {
-  std::string checkpoint;
-  std::int64_t layer = -1, tokens = 1, tp = 1, ep = 1;
+  std::string checkpoint, layer;
+  std::int64_t tokens = 1, tp = 1, ep = 1;
   bool json = false;
   WishOptions wishes;
 } options;
@@ -49,6 +49,11 @@ int report_refusals(const PlanResult& result) {
   if (options.json) {
     Json document = {{"schema", "motet.refusal/1"}, {"refusals", Json::array()}};
     for (const Refusal& refusal : result.refusals) document["refusals"].push_back(refusal_json(refusal));
+    document["choices"] = Json::array();
+    for (const Choice& choice : result.choices) {
+      document["choices"].push_back({{"kind", choice.kind}, {"name", choice.name}, {"verdict", name_of(choice.verdict)}, {"reason", choice.reason},
+                                     {"refusal", choice.refusal ? refusal_json(*choice.refusal) : Json(nullptr)}});
+    }
     print_json(document);
   }
   result.value();  // throws with all refusals in one text
@@ -59,7 +64,7 @@ int run() {
   const Wishes wishes = options.wishes.wishes();
   const std::int64_t limit = options.wishes.memory_limit_bytes();
   const auto checkpoint = Checkpoint::open(options.checkpoint);
-  const LayerSummary& layer = options.layer < 0 ? checkpoint->layers().front() : checkpoint->layer(options.layer);
+  const LayerSummary& layer = wanted_layer(*checkpoint, options.layer);
   Deployment deployment;
   deployment.tokens = options.tokens;
   deployment.tp = options.tp;
@@ -88,10 +93,10 @@ Command add_plan(CLI::App& root) {
   app->footer("Example:\n  motet plan sample/gpt-oss-tiny --tokens 256 --tp 4");
   app->add_option("checkpoint", options.checkpoint, "Directory, one .safetensors file, or a hub id in the local Hugging Face cache")->required();
   app->add_option("--layer", options.layer, "The model's layer number; default: the first MoE layer");
-  app->add_option("--tokens", options.tokens, "Most tokens of one forward")->capture_default_str();
-  app->add_option("--tp", options.tp, "Ranks that split the intermediate dimension")->capture_default_str();
-  app->add_option("--ep", options.ep, "Ranks that split the experts")->capture_default_str();
-  options.wishes.add_to(*app);
+  app->add_option("--tokens", options.tokens, "Most tokens of one forward")->check(whole_number(1))->capture_default_str();
+  app->add_option("--tp", options.tp, "Ranks that split the intermediate dimension")->check(whole_number(1))->capture_default_str();
+  app->add_option("--ep", options.ep, "Ranks that split the experts")->check(whole_number(1))->capture_default_str();
+  options.wishes.add_to(*app, true);
   add_json(*app, options.json);
   return {app, run};
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <chrono>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 
@@ -45,7 +47,7 @@ struct LayerRun {
   }
 };
 
-Plan plan_layer(const LayerSpec& spec, const RunInput& input, const Environment& environment) {
+Plan plan_layer(const LayerSpec& spec, const InputShape& input, const Environment& environment) {
   Deployment deployment;
   deployment.tokens = std::max<std::int64_t>(input.tokens, 1);
   deployment.input = input.dtype;
@@ -54,8 +56,11 @@ Plan plan_layer(const LayerSpec& spec, const RunInput& input, const Environment&
   return plan(spec, deployment, environment).value();
 }
 
-LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, RunInput input, const Environment& environment) {
-  LayerRun run{plan_layer(spec, input, environment), std::move(input), {}, {}, {}, {}, {}, {}};
+// Plans before anything is made or mapped: what does not fit or is not built is refused first.
+LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, const TensorFile* file, const Environment& environment) {
+  const InputShape shape = file != nullptr ? shape_in_file(*file, options.input, spec) : InputShape{options.tokens, DType::bf16};
+  LayerRun run{plan_layer(spec, shape, environment), {}, {}, {}, {}, {}, {}, {}};
+  run.input = file != nullptr ? input_from_file(*file, options.input, spec) : synthetic_input(spec, options.tokens, options.seed);
   const std::shared_ptr<const LayerWeights> weights = checkpoint.load(spec.layer);
   const std::unique_ptr<Layer> layer = Layer::create(run.plan, weights);
   const OutputType type = run.plan.output(run.input.tokens);
@@ -74,6 +79,7 @@ LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, RunInput
     if (!status.ok()) throw Error(status.code, std::string(status.text()));
     run.stats.push_back(layer->stats());
   }
+  stop_if_interrupted();
   run.load.assign(layer->expert_load(), layer->expert_load() + spec.experts);
   if (options.check) {
     run.check = check_forward(run.plan, weights, in, {run.output.data(), type.dtype, type.rows, type.cols}, run.top_k_index.data(), run.top_k_weights.data());
@@ -120,6 +126,15 @@ LoadSummary summarise(const std::vector<std::int64_t>& load) {
   return result;
 }
 
+// Wishes that were not met, each with what was taken instead (only with --allow-substitution).
+std::vector<std::string> substitutions(const Plan& made) {
+  std::vector<std::string> result;
+  for (const Choice& choice : made.choices) {
+    if (choice.substituted) result.push_back(fmt::format("{} {} taken instead of what was wished: {}", choice.kind, choice.name, choice.reason));
+  }
+  return result;
+}
+
 Json check_json(const CheckReport& check) {
   return {{"relative_l2", check.relative_l2}, {"bound", check.bound}, {"tokens", check.tokens}, {"routing_mismatches", check.routing_mismatches},
           {"near_ties", check.near_ties}, {"weights_abs", check.weights_abs}, {"ok", check.ok}, {"text", check.text}};
@@ -134,6 +149,7 @@ Json layer_json(const LayerRun& run, const MeasuredRates& rates) {
                    {"tokens_per_second", stats.total_seconds > 0 ? static_cast<double>(stats.tokens) / stats.total_seconds : 0},
                    {"weight_bytes", stats.weight_bytes}, {"flops", stats.flops}};
   for (int stage = 0; stage <= static_cast<int>(StageId::tail); ++stage) document["stages"][std::string(name_of(static_cast<StageId>(stage)))] = stats.seconds[stage];
+  document["substitutions"] = substitutions(run.plan);
   document["limit"] = limit.name.empty() ? Json(nullptr) : Json(limit.name);
   document["share"] = limit.name.empty() || stats.total_seconds <= 0 ? Json(nullptr) : Json(limit.seconds / stats.total_seconds);
   document["workspace_bytes"] = run.plan.workspace.bytes;
@@ -148,6 +164,7 @@ std::string layer_text(const LayerRun& run, const MeasuredRates& rates) {
   std::string text = fmt::format("{}\n  {}: hidden {}, intermediate {}, experts {}, top_k {}, {}\n  {}{} on {} threads, arithmetic {}; plan {}\n  input: {}\n",
                                  bold(fmt::format("Layer {}", spec.layer)), spec.family, spec.hidden, spec.intermediate, spec.experts, spec.top_k, spec.gate_up.format, run.plan.backend,
                                  run.plan.target.empty() ? "" : "/" + run.plan.target, run.plan.threads, run.plan.recipe.arithmetic, run.plan.fingerprint.substr(0, 12), run.input.source);
+  for (const std::string& substitution : substitutions(run.plan)) text += fmt::format("  {} {}\n", red("substituted:"), substitution);
   Table table({"stage", "time", "share"});
   for (int stage = 0; stage <= static_cast<int>(StageId::tail); ++stage) {
     if (stats.seconds[stage] <= 0) continue;
@@ -167,7 +184,7 @@ std::string layer_text(const LayerRun& run, const MeasuredRates& rates) {
   const LoadSummary load = summarise(run.load);
   text += fmt::format("  expert load: {} of {} experts used, most loaded {} rows, {:.2f} times the mean\n", load.used, run.load.size(), load.most,
                       load.mean > 0 ? static_cast<double>(load.most) / load.mean : 0.0);
-  if (run.check) text += fmt::format("  check: {} {}\n", run.check->ok ? green("ok") : red("FAILED"), run.check->text);
+  if (run.check) text += fmt::format("  check: {}\n", run.check->ok ? green(run.check->text) : red(run.check->text));
   return text;
 }
 
@@ -175,23 +192,25 @@ std::vector<const LayerSummary*> wanted_layers(const Checkpoint& checkpoint) {
   std::vector<const LayerSummary*> result;
   if (options.layer == "all") {
     for (const LayerSummary& layer : checkpoint.layers()) result.push_back(&layer);
-  } else if (options.layer.empty()) {
-    result.push_back(&checkpoint.layers().front());
   } else {
-    const std::vector<std::int64_t> numbers = parse_counts(options.layer, "--layer (a number or 'all')");
-    for (const std::int64_t number : numbers) result.push_back(&checkpoint.layer(number));
+    result.push_back(&wanted_layer(checkpoint, options.layer));
   }
   return result;
 }
 
 void validate() {
-  if (options.tokens < 0) throw Error(ErrorCode::invalid_argument, fmt::format("--tokens takes a number >= 0, not {}", options.tokens));
-  if (options.repeat < 1) throw Error(ErrorCode::invalid_argument, fmt::format("--repeat takes a number >= 1, not {}", options.repeat));
   if (!options.input.empty() && options.tokens_option->count() > 0) {
     throw Error(ErrorCode::invalid_argument, "--tokens makes synthetic tokens and --input reads them from a file: give one of the two");
   }
-  if (options.wishes.wishes().finalize != Finalize::builtin) {
-    throw Error(ErrorCode::not_supported, fmt::format("motet run writes finalized output, but --finalize {} was given; the library's Layer::forward has that form", options.wishes.finalize));
+  if (!options.output.empty() && options.output == options.trace) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--output and --trace are two files, but both are '{}'; name another", options.output));
+  }
+  // A folder that cannot be written is said before the work, not after it.
+  for (const std::string& path : {options.output, options.trace}) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    if (!path.empty() && access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+      throw Error(ErrorCode::io_error, fmt::format("a result is written beside other files, but the folder of '{}' is not there or not writable; choose another path", path));
+    }
   }
 }
 
@@ -199,16 +218,20 @@ int run() {
   validate();
   const auto checkpoint = Checkpoint::open(options.checkpoint);
   const std::shared_ptr<TensorFile> file = options.input.empty() ? nullptr : TensorFile::open(options.input);
+  if (file != nullptr) {
+    for (const std::string& name : unused_tensors(*file)) spdlog::warn("{}: tensor '{}' is no input of motet run and is not used", options.input, name);
+  }
   const Environment environment = Environment::probe();
   std::vector<LayerRun> runs;
   for (const LayerSummary* layer : wanted_layers(*checkpoint)) {
     stop_if_interrupted();
-    RunInput input = file != nullptr ? input_from_file(*file, options.input, layer->spec) : synthetic_input(layer->spec, options.tokens, options.seed);
-    runs.push_back(run_layer(*checkpoint, layer->spec, std::move(input), environment));
+    runs.push_back(run_layer(*checkpoint, layer->spec, file.get(), environment));
   }
+  stop_if_interrupted();
   MeasuredRates rates;
   if (!options.no_probe) rates = measure_rates({.threads = runs.front().plan.threads});
-  if (!options.output.empty()) write_outputs(runs, options.layer == "all" || runs.size() > 1);
+  stop_if_interrupted();
+  if (!options.output.empty()) write_outputs(runs, options.layer == "all");
   if (!options.trace.empty()) write_trace(runs);
   bool ok = true;
   Json document = {{"schema", "motet.run/1"}, {"version", version()}, {"checkpoint", checkpoint->path()}, {"family", checkpoint->family()},
@@ -236,15 +259,15 @@ Command add_run(CLI::App& root) {
   app->footer("Example:\n  motet run sample/gpt-oss-tiny --layer all --input sample/gpt-oss-tiny/hidden_states.safetensors --check");
   app->add_option("checkpoint", options.checkpoint, "Directory, one .safetensors file, or a hub id in the local Hugging Face cache")->required();
   app->add_option("--layer", options.layer, "The model's layer number, or 'all'; default: the first MoE layer");
-  options.tokens_option = app->add_option("--tokens", options.tokens, "Synthetic tokens when there is no --input")->capture_default_str();
+  options.tokens_option = app->add_option("--tokens", options.tokens, "Synthetic tokens when there is no --input")->check(whole_number(0))->capture_default_str();
   app->add_option("--input", options.input, "safetensors with hidden_states [tokens, hidden]; optional router_logits, token_ids, top_k_index + top_k_weights; layers.N.NAME for one layer");
   app->add_option("--output", options.output, "Write output, top_k_index and top_k_weights as safetensors");
   app->add_flag("--check", options.check, "Compare with the double-precision reference");
-  app->add_option("--repeat", options.repeat, "Forwards per layer; times are of the median one")->capture_default_str();
-  app->add_option("--seed", options.seed, "Seed of synthetic tokens")->capture_default_str();
+  app->add_option("--repeat", options.repeat, "Forwards per layer; times are of the median one")->check(whole_number(1))->capture_default_str();
+  app->add_option("--seed", options.seed, "Seed of synthetic tokens")->check(whole_number(0))->capture_default_str();
   app->add_option("--trace", options.trace, "Write a trace-event JSON file (opens in Perfetto)");
   app->add_flag("--no-probe", options.no_probe, "Do not measure the machine's limits (saves 0.3 s)");
-  options.wishes.add_to(*app);
+  options.wishes.add_to(*app, false);
   add_json(*app, options.json);
   return {app, run};
 }

@@ -12,11 +12,11 @@
 namespace motet::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t asked_to_stop = 0;
 
 extern "C" void on_interrupt(int signal) {
-  if (interrupted != 0) _exit(128 + signal);
-  interrupted = 1;
+  if (asked_to_stop != 0) _exit(128 + signal);
+  asked_to_stop = 1;
 }
 
 extern "C" void on_bus_error(int) {
@@ -36,13 +36,16 @@ void install_signal_handlers() {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, &action, nullptr);
   action.sa_handler = on_bus_error;
   sigaction(SIGBUS, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a result past the file size limit is a failed write, which removes it
 }
 
+bool interrupted() { return asked_to_stop != 0; }
+
 void stop_if_interrupted() {
-  if (interrupted != 0) throw Error(ErrorCode::cancelled, "stopped as asked; no file was left half-written");
+  if (interrupted()) throw Error(ErrorCode::cancelled, "stopped as asked; no file was left half-written");
 }
 
 }  // namespace motet::cli

@@ -4,11 +4,13 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdio>
+#include <algorithm>
 #include <new>
+#include <sstream>
 
 #include "cli.h"
 #include "interrupt.h"
+#include "output.h"
 
 namespace motet::cli {
 namespace {
@@ -38,11 +40,12 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
   const CLI::App* app = &root;
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
   std::string text = error.what();
+  if (!text.ends_with('.')) text += '.';
   for (const std::string& word : app->remaining()) {
     text += suggestion(word.substr(0, word.find('=')), possible_words(*app, word.starts_with("-")));
   }
   const std::string path = app == &root ? "motet" : "motet " + app->get_name();
-  fmt::print(stderr, "motet: {}\nSee '{} --help'.\n", text, path);
+  say(fmt::format("motet: {}\nSee '{} --help'.", text, path));
   return kUsage;
 }
 
@@ -53,22 +56,27 @@ int run(int argc, char** argv) {
   root.name("motet");
   root.footer(
       "Example:\n  motet run sample/gpt-oss-tiny --check\n\n"
-      "Exit codes: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 130 interrupted");
+      "Exit codes: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 70 a bug of Motet, 130 interrupted");
   root.set_version_flag("--version", version_text);
   root.require_subcommand(1);
   const std::vector<Command> commands = {add_doctor(root), add_list(root),  add_inspect(root), add_plan(root),
                                          add_run(root),    add_check(root), add_bench(root),   add_completion(root)};
   try {
     root.parse(argc, argv);
-  } catch (const CLI::CallForHelp& call) {
-    return root.exit(call);
-  } catch (const CLI::CallForAllHelp& call) {
-    return root.exit(call);
-  } catch (const CLI::CallForVersion& call) {
-    return root.exit(call);
+  } catch (const CLI::Success& call) {  // --help, --version
+    std::ostringstream text;
+    const int code = root.exit(call, text, text);
+    print(text.str());
+    return code;
   } catch (const CLI::ParseError& error) {
     if (argc == 1) {
-      fmt::print(stderr, "{}", root.help());
+      say(root.help());
+      return kUsage;
+    }
+    const std::vector<std::string> words = possible_words(root, false);
+    const std::string first = argv[1];
+    if (!first.starts_with('-') && std::find(words.begin(), words.end(), first) == words.end()) {
+      say(fmt::format("motet: '{}' is no command of motet: {}.{}\nSee 'motet --help'.", first, fmt::join(words, ", "), suggestion(first, words)));
       return kUsage;
     }
     return usage_error(root, error);
@@ -90,13 +98,13 @@ int main(int argc, char** argv) {
   try {
     return cli::run(argc, argv);
   } catch (const Error& error) {
-    fmt::print(stderr, "motet: {}: {}\n", name_of(error.code()), error.what());
+    cli::say(fmt::format("motet: {}: {}", name_of(error.code()), error.what()));
     return error.code() == ErrorCode::cancelled ? 130 : exit_code_of(error.code());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "motet: would_not_fit: the operating system gave no more memory; ask for fewer --tokens or set --memory-limit\n");
+    cli::say("motet: would_not_fit: the operating system gave no more memory; ask for fewer --tokens or set --memory-limit");
     return exit_code_of(ErrorCode::would_not_fit);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "motet: internal: {}\n", error.what());
+    cli::say(fmt::format("motet: internal: {}", error.what()));
     return exit_code_of(ErrorCode::internal);
   }
 }

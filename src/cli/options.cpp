@@ -26,12 +26,6 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-std::vector<std::string> names(const std::vector<ListEntry>& entries) {
-  std::vector<std::string> result;
-  for (const ListEntry& entry : entries) result.push_back(entry.name);
-  return result;
-}
-
 template <class T>
 T one_of(const std::string& option, const std::string& given, const std::vector<std::pair<std::string, T>>& values) {
   std::vector<std::string> known;
@@ -43,13 +37,29 @@ T one_of(const std::string& option, const std::string& given, const std::vector<
               fmt::format("{} takes one of {}, not '{}'.{}", option, fmt::join(known, ", "), given, suggestion(given, known)));
 }
 
+}  // namespace
+
+std::vector<std::string> names_of(const std::vector<ListEntry>& entries) {
+  std::vector<std::string> result;
+  for (const ListEntry& entry : entries) result.push_back(entry.name);
+  return result;
+}
+
 void must_know(const std::string& option, const std::string& given, const std::vector<std::string>& known) {
   if (given.empty() || std::find(known.begin(), known.end(), given) != known.end()) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} takes one of {}, not '{}'.{}", option, fmt::join(known, ", "), given, suggestion(given, known)));
 }
 
-}  // namespace
+const LayerSummary& wanted_layer(const Checkpoint& checkpoint, const std::string& layer) {
+  if (layer.empty()) return checkpoint.layers().front();
+  std::int64_t number = -1;
+  const auto [end, error] = std::from_chars(layer.data(), layer.data() + layer.size(), number);
+  if (error != std::errc{} || end != layer.data() + layer.size() || number < 0) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--layer takes one of the model's layer numbers (or 'all' with motet run), not '{}'", layer));
+  }
+  return checkpoint.layer(number);
+}
 
 std::string nearest(const std::string& given, const std::vector<std::string>& known) {
   std::string best;
@@ -69,7 +79,7 @@ std::string suggestion(const std::string& given, const std::vector<std::string>&
   return name.empty() ? "" : fmt::format(" Did you mean '{}'?", name);
 }
 
-void WishOptions::add_to(CLI::App& app) {
+void WishOptions::add_to(CLI::App& app, bool with_finalize) {
   const std::string group = "Wishes (a wish that cannot be met is an error unless --allow-substitution)";
   app.add_option("--backend", backend, "Backend: a name of 'motet list backends'")->group(group);
   app.add_option("--target", target, "Instruction set: a name of 'motet list targets'")->group(group);
@@ -77,16 +87,15 @@ void WishOptions::add_to(CLI::App& app) {
       ->group(group)->capture_default_str();
   app.add_flag("--invariant", invariant, "One arithmetic and order whatever the number of tokens")->group(group);
   app.add_option("--residence", residence, "mapped (the file's bytes as they lie) or packed")->group(group)->capture_default_str();
-  app.add_option("--finalize", finalize, "builtin, unfinalized or hook")->group(group)->capture_default_str();
-  app.add_option("--threads", threads, "Threads; 0 = all that this process may use")->group(group)->capture_default_str();
+  if (with_finalize) app.add_option("--finalize", finalize, "builtin, unfinalized or hook")->group(group)->capture_default_str();
+  app.add_option("--threads", threads, "Threads; 0 = all that this process may use")->check(whole_number(0))->group(group)->capture_default_str();
   app.add_option("--memory-limit", memory_limit, "Most memory, such as 8GiB; default: what the machine has")->group(group);
   app.add_flag("--allow-substitution", allow_substitution, "Take the next best when a wish cannot be met; the plan says so")->group(group);
 }
 
 Wishes WishOptions::wishes() const {
-  must_know("--backend", backend, names(backends()));
-  must_know("--target", target, names(targets()));
-  if (threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("--threads takes a number >= 0, not {}", threads));
+  must_know("--backend", backend, names_of(backends()));
+  must_know("--target", target, names_of(targets()));
   Wishes result;
   result.backend = backend;
   result.target = target;
@@ -100,6 +109,16 @@ Wishes WishOptions::wishes() const {
 }
 
 std::int64_t WishOptions::memory_limit_bytes() const { return memory_limit.empty() ? 0 : parse_bytes(memory_limit); }
+
+CLI::Validator whole_number(std::int64_t least) {
+  return {[least](std::string& text) {
+            std::int64_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool whole = error == std::errc{} && end == text.data() + text.size() && value >= least;
+            return whole ? std::string() : fmt::format("takes a whole number >= {}, not '{}'", least, text);
+          },
+          "NUMBER"};
+}
 
 std::int64_t parse_bytes(const std::string& text) {
   double value = 0;

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <new>
 
 #include "motet/error.h"
 
@@ -95,13 +97,71 @@ std::string count_text(std::int64_t count) {
   return digits;
 }
 
-void print(const std::string& text) {
+std::string printable(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    const auto third = static_cast<unsigned char>(i + 2 < text.size() ? text[i + 2] : 0);
+    if (byte < 0x20 || byte == 0x7F) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // C1 controls
+      out += fmt::format("\\u{:04x}", next);
+      i += 1;
+    } else if (byte == 0xE2 && ((next == 0x80 && third >= 0xAA && third <= 0xAE) || (next == 0x81 && third >= 0xA6 && third <= 0xA9))) {  // bidirectional overrides
+      out += fmt::format("\\u{:04x}", 0x2000 + (next - 0x80) * 64 + (third - 0x80));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// printable() but for newlines and the colour sequences that paint() makes.
+std::string escaped(const std::string& text) {
+  std::string out, run;
+  const auto flush = [&] { out += printable(run), run.clear(); };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto ours = [&](const char* sequence) { return colour() && text.compare(i, std::char_traits<char>::length(sequence), sequence) == 0; };
+    const char* const sequences[] = {"\033[1m", "\033[31m", "\033[32m", "\033[0m"};
+    const auto* found = std::find_if(std::begin(sequences), std::end(sequences), ours);
+    if (found != std::end(sequences)) {
+      flush();
+      out += *found;
+      i += std::char_traits<char>::length(*found) - 1;
+    } else if (text[i] == '\n') {
+      flush();
+      out += '\n';
+    } else {
+      run += text[i];
+    }
+  }
+  flush();
+  return out;
+}
+
+}  // namespace
+
+void say(const std::string& text) noexcept {
+  try {
+    const std::string line = escaped(text) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  } catch (const std::bad_alloc&) {  // NOLINT: there is nobody left to tell
+  }
+}
+
+void print(const std::string& given) {
+  const std::string text = escaped(given);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     throw Error(ErrorCode::io_error, "stdout must take the result, but writing to it failed; is the reader gone or the disk full?");
   }
 }
 
-// Text from files may hold bytes that are not UTF-8: they are replaced, so that the document is always valid JSON.
-void print_json(const Json& document) { print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
+// Text from files may hold bytes that are not UTF-8: they are replaced, so that the document is always valid JSON. dump() escapes
+// C0 controls; the others are escaped as JSON escapes by ensure_ascii.
+void print_json(const Json& document) { print(document.dump(2, ' ', true, Json::error_handler_t::replace) + "\n"); }
 
 }  // namespace motet::cli

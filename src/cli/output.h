@@ -38,6 +38,11 @@ std::string count_text(std::int64_t count);
 
 /// One JSON document on stdout, with "schema" first.
 void print_json(const Json& document);
+/// Writes to stdout with control characters escaped (but newlines and our own colours). Throws Error(io_error).
 void print(const std::string& text);
+/// Writes a line to stderr, escaped likewise; never throws: a closed or full stderr loses the line, not the exit code.
+void say(const std::string& text) noexcept;
+/// Text of files and names made safe for a terminal: control characters (C0, DEL, C1, bidirectional overrides) as \\x or \\u.
+std::string printable(const std::string& text);
 
 }  // namespace motet::cli

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace motet::cli {
@@ -41,6 +43,17 @@ struct Finder {
   }
 };
 
+const NamedTensor& hidden_states(const Finder& finder) {
+  const NamedTensor* hidden = finder.matrix("hidden_states", -1, finder.spec.hidden, {DType::bf16, DType::f16, DType::f32});
+  if (hidden == nullptr) {
+    throw Error(ErrorCode::bad_input, fmt::format("{}: an input file must hold 'hidden_states' [tokens, {}] (or 'layers.{}.hidden_states'), but has neither; add it",
+                                                  finder.path, finder.spec.hidden, finder.spec.layer));
+  }
+  return *hidden;
+}
+
+constexpr std::array<std::string_view, 5> kInputNames = {"hidden_states", "router_logits", "token_ids", "top_k_index", "top_k_weights"};
+
 template <class To, class From>
 void widen(std::vector<To>& out, const NamedTensor& tensor, std::size_t count) {
   std::vector<From> values(count);
@@ -60,13 +73,27 @@ ForwardInput RunInput::view(const LayerSpec& spec) const {
   return input;
 }
 
+InputShape shape_in_file(const TensorFile& file, const std::string& path, const LayerSpec& spec) {
+  const NamedTensor& hidden = hidden_states(Finder{file, path, spec});
+  return {hidden.shape[0], hidden.dtype};
+}
+
+std::vector<std::string> unused_tensors(const TensorFile& file) {
+  std::vector<std::string> result;
+  for (const NamedTensor& tensor : file.tensors()) {
+    std::string name = tensor.name;
+    if (name.starts_with("layers.")) {
+      const std::size_t dot = name.find('.', 7);
+      if (dot != std::string::npos && dot > 7 && name.find_first_not_of("0123456789", 7) == dot) name = name.substr(dot + 1);
+    }
+    if (std::find(kInputNames.begin(), kInputNames.end(), name) == kInputNames.end()) result.push_back(tensor.name);
+  }
+  return result;
+}
+
 RunInput input_from_file(const TensorFile& file, const std::string& path, const LayerSpec& spec) {
   const Finder finder{file, path, spec};
-  const NamedTensor* hidden = finder.matrix("hidden_states", -1, spec.hidden, {DType::bf16, DType::f16, DType::f32});
-  if (hidden == nullptr) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: an input file must hold 'hidden_states' [tokens, {}] (or 'layers.{}.hidden_states'), but has neither; add it",
-                                                  path, spec.hidden, spec.layer));
-  }
+  const NamedTensor* hidden = &hidden_states(finder);
   RunInput input;
   input.source = fmt::format("{} ({})", path, hidden->name);
   input.dtype = hidden->dtype;

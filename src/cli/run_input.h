@@ -24,6 +24,16 @@ struct RunInput {
   ForwardInput view(const LayerSpec& spec) const;
 };
 
+/// What planning needs of an input, known before any of it is made.
+struct InputShape {
+  std::int64_t tokens = 0;
+  DType dtype = DType::bf16;
+};
+InputShape shape_in_file(const TensorFile& file, const std::string& path, const LayerSpec& spec);
+
+/// Names in the file that no input of `motet run` has, most likely misspelt.
+std::vector<std::string> unused_tensors(const TensorFile& file);
+
 /// Tensors for `spec.layer`: "layers.N.NAME" when there, else "NAME". Throws Error(bad_input) naming file, tensor and rule.
 RunInput input_from_file(const TensorFile& file, const std::string& path, const LayerSpec& spec);
 /// `tokens` Gaussian hidden states in bf16.

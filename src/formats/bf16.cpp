@@ -29,41 +29,22 @@ struct Bf16Codec : Unscaled {
 MOTET_KERNELS(bf16, Bf16Codec)
 
 #else
-#include "base/numbers.h"
-#include "formats/format.h"
 #include "formats/plain_matrix.h"
 
 namespace motet {
 namespace {
 
-double value_at(const std::byte* code) noexcept {
-  return static_cast<double>(f32_of_bits(static_cast<std::uint32_t>(load_unaligned<std::uint16_t>(code)) << 16));
-}
-void store_value(float value, std::byte* code) noexcept {
-  const std::uint16_t bits = f32_to_bf16(value);
-  std::memcpy(code, &bits, sizeof bits);
-}
-
-void decode(const WeightView& view, std::int64_t row, std::int64_t col, std::int64_t count, double* out) noexcept {
-  decode_elements(view, row, col, count, out, value_at);
-}
-void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMatrix& out) {
-  encode_elements(values, rows, cols, 2, out, store_value);
-}
-std::optional<std::string> check_values(const WeightView&) { return std::nullopt; }
+struct Bf16Element {
+  using Code = std::uint16_t;
+  static double value(Code code) noexcept { return static_cast<double>(f32_of_bits(static_cast<std::uint32_t>(code) << 16)); }
+  static Code code(float value) noexcept { return f32_to_bf16(value); }
+};
 
 }  // namespace
 
 extern const Format format_bf16;
-const Format format_bf16 = {.facts = {.name = "bf16",
-                                      .about = "bfloat16",
-                                      .bits_per_value = 16,
-                                      .values_per_block = 1,
-                                      .bytes_per_block = 2,
-                                      .relative_step = 0x1p-8},
-                            .decode = decode,
-                            .encode = encode,
-                            .check_values = check_values};
+const Format format_bf16 =
+    plain_format<Bf16Element, 7, 127>({.name = "bf16", .about = "bfloat16", .relative_step = 0x1p-8}, DType::bf16);
 
 }  // namespace motet
 #endif

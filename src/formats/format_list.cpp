@@ -97,6 +97,18 @@ std::optional<std::string> check_packed_scales(const WeightView& view, std::stri
   return std::nullopt;
 }
 
+std::optional<std::pair<std::int64_t, std::int64_t>> find_scale_from(const WeightView& view, std::byte limit) {
+  const std::int64_t blocks = (view.cols + view.block_cols - 1) / view.block_cols;
+  for (std::int64_t row = 0; row < view.rows; ++row) {
+    const std::byte* scales = view.scales + row * view.scale_row_stride;
+    bool found = false;  // no early exit: compilers vectorise this loop
+    for (std::int64_t b = 0; b < blocks; ++b) found |= scales[b] >= limit;
+    for (std::int64_t b = 0; found && b < blocks; ++b)
+      if (scales[b] >= limit) return std::pair{row, b};
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> check_tensor_scale(double scale) {
   if (std::isfinite(scale) && scale > 0) return std::nullopt;
   return "tensor scale " + std::to_string(scale) + " is not finite and above zero";

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "base/dtype.h"
 #include "base/numbers.h"
 #include "formats/test_matrices.h"
 
@@ -171,7 +172,7 @@ TEST(Golden, Fp8BlockOfDeepSeekV3) {  // [192, 320] with scales [2, 3]: blocks o
 double scale_at(const Format& format, const WeightView& view, std::int64_t row, std::int64_t col) {
   if (view.scales == nullptr) return 1;
   const std::byte* p = view.scales + row / view.block_rows * view.scale_row_stride + col / view.block_cols * view.scale_col_stride;
-  if (format.facts.scale_bytes == 4) return static_cast<double>(load_unaligned<float>(p));
+  if (format.facts.scale_bytes > 1) return load_as_f64(view.scale_dtype, p);
   const int code = static_cast<int>(*p);
   return view.scale_dtype == DType::f8_e8m0 ? std::pow(2.0, code - 127) : field_value(code, 4, 3, 7) * view.tensor_scale;
 }
@@ -210,7 +211,7 @@ TEST(Encode, IsExactOnItsOwnValues) {  // decode, encode, decode
   const std::int64_t rows = 40, cols = 160;
   const std::vector<float> values = testing::values_with_block_exponents(rows, cols, 8);
   for (const Format* format : all_formats()) {
-    if (format->facts.name == "nvfp4") continue;  // its block scales are chosen anew and need not come back
+    if (has_tensor_scale(*format)) continue;  // its block scales are chosen anew and need not come back
     EncodedMatrix once, twice;
     format->encode(values.data(), rows, cols, once);
     std::vector<double> first(static_cast<std::size_t>(rows * cols)), second(first.size());
@@ -218,7 +219,7 @@ TEST(Encode, IsExactOnItsOwnValues) {  // decode, encode, decode
     std::vector<float> again(first.begin(), first.end());
     format->encode(again.data(), rows, cols, twice);
     for (std::int64_t r = 0; r < rows; ++r) format->decode(twice.view, r, 0, cols, second.data() + r * cols);
-    if (format->facts.name == "fp8_block") {  // amax / 448 is rounded: equal within fp32
+    if (format->facts.scale_bytes > 1) {  // scales such as amax / 448 are rounded: equal within fp32
       for (std::size_t i = 0; i < first.size(); ++i) ASSERT_NEAR(second[i], first[i], std::fabs(first[i]) * 0x1p-22) << i;
     } else {
       EXPECT_EQ(first, second) << format->facts.name;
@@ -276,15 +277,25 @@ TEST(CheckValues, RefusesBadTensorScales) {
   }
 }
 
-TEST(CheckValues, NamesRowAndColumnOfANanCodeInBothOrientations) {
+TEST(CheckValues, ReadsNoCodes) {  // a NaN code is its row's business: kernel_codes_test.cpp
   for (const int code : {0x7F, 0xFF}) {
     Spoiled fp8 = spoiled("fp8_block");
     fp8.matrix.codes[17 * 320 + 301] = static_cast<std::byte>(code);
-    EXPECT_EQ(reason(fp8), "E4M3 code is NaN at row 17, column 301");
-    std::swap(fp8.matrix.view.rows, fp8.matrix.view.cols);
-    std::swap(fp8.matrix.view.row_stride, fp8.matrix.view.col_stride);
-    std::swap(fp8.matrix.view.scale_row_stride, fp8.matrix.view.scale_col_stride);
-    EXPECT_EQ(reason(fp8), "E4M3 code is NaN at row 301, column 17");
+    EXPECT_EQ(reason(fp8), "");
+  }
+}
+
+TEST(CheckValues, TakesFp8ScalesOfEveryStoredType) {
+  for (const DType dtype : {DType::bf16, DType::f8_e8m0}) {
+    Spoiled fp8 = spoiled("fp8_block");
+    const std::int64_t bytes = bytes_of(dtype), grid = 3 * 3;
+    fp8.matrix.scales.assign(static_cast<std::size_t>(grid * bytes), std::byte{0x3F});  // 2^-64; 0.7470703125
+    fp8.matrix.view.scales = fp8.matrix.scales.data();
+    fp8.matrix.view.scale_dtype = dtype;
+    fp8.matrix.view.scale_row_stride = 3 * bytes, fp8.matrix.view.scale_col_stride = bytes;
+    EXPECT_EQ(reason(fp8), "");
+    std::fill_n(fp8.matrix.scales.end() - bytes, bytes, std::byte{0xFF});
+    EXPECT_NE(reason(fp8).find("at row 256, block 2"), std::string::npos) << reason(fp8);
   }
 }
 
@@ -306,6 +317,13 @@ TEST(FormatList, NamesAreDistinctAndFound) {
     EXPECT_TRUE(names.insert(format->facts.name).second);
     EXPECT_EQ(find_format(format->facts.name), format);
     EXPECT_GT(format->facts.relative_step, 0);
+    ASSERT_FALSE(format->spellings.empty()) << format->facts.name << ": no checkpoint could hold it";
+    for (const Spelling& spelling : format->spellings) {
+      EXPECT_FALSE(spelling.codes.empty() || spelling.code_dtypes.empty());
+      EXPECT_EQ(spelling.scales.empty(), is_plain(format->facts));
+      EXPECT_EQ(spelling.scales.empty(), spelling.scale_dtypes.empty());
+      EXPECT_EQ(spelling.tensor_scale.empty(), !has_tensor_scale(*format));
+    }
   }
   EXPECT_EQ(find_format("mxfp5"), nullptr);
 }

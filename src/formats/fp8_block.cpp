@@ -7,7 +7,7 @@
 namespace motet::MOTET_TARGET {
 namespace {
 
-// bf16 bytes of the codes 0..127; the sign is carried over. NaN codes are refused when a layer is created.
+// bf16 bytes of the codes 0..127, NaN included; the sign is carried over.
 struct PairTables {
   std::uint8_t low[128], high[128];
   constexpr PairTables() : low(), high() {
@@ -51,10 +51,23 @@ struct Fp8BlockCodec {
     return load(lanes);
   }
 
-  /// Sign to bit 31, exponent and mantissa to bits 20..26: the value times 2^-120, subnormals included.
+  /// Sign to bit 31, exponent and mantissa to bits 20..26: the value times 2^-120, subnormals included. NaN codes are +-480.
+  template <int S>
+  MOTET_VEC F finite_value(I raw) {
+    return mul(as_float(iand(sar<4>(shl<24 - 8 * S>(raw)), ibroadcast(0x87F00000u))), broadcast(0x1p120f));
+  }
+  /// For rows of bytes side by side.
+  static bool has_nan(const WeightView& w, std::int64_t row) {
+    const auto* codes = reinterpret_cast<const unsigned char*>(w.codes + row * w.row_stride);
+    unsigned char found = 0;  // no early exit: compilers vectorise this loop
+    for (std::int64_t k = 0; k < w.cols; ++k) found |= static_cast<unsigned char>((codes[k] & 0x7F) == 0x7F);
+    return found != 0;
+  }
+  /// 480 x 2^120 / 1.8125 is infinite (448 is not), and infinity x 0 makes the NaN; other codes add a zero of their sign.
   template <int S>
   MOTET_VEC F value(I raw) {
-    return mul(as_float(iand(sar<4>(shl<24 - 8 * S>(raw)), ibroadcast(0x87F00000u))), broadcast(0x1p120f));
+    const F read = finite_value<S>(raw);
+    return fma(mul(read, broadcast(0x1p120f / 1.8125f)), zero(), read);
   }
 
 #if MOTET_HAS_BF16_DOT
@@ -80,14 +93,12 @@ MOTET_KERNELS(fp8_block, Fp8BlockCodec)
 #else
 #include <cmath>
 
-#include "base/numbers.h"
-#include "formats/format.h"
 #include "formats/plain_matrix.h"
 
 namespace motet {
 namespace {
 
-constexpr std::int64_t kBlock = 128;
+constexpr std::int64_t kBlock = 128, kColumnUnit = 16;
 
 double code_value(std::byte byte) noexcept {
   const int code = static_cast<int>(byte), exponent = (code >> 3) & 15, mantissa = code & 7;
@@ -143,35 +154,11 @@ void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMa
   }
 }
 
-/// NaN codes of one row of bytes that lie side by side: a loop that compilers vectorise.
-bool has_nan_code(const std::byte* codes, std::int64_t count) noexcept {
-  unsigned char found = 0;
-  const auto* p = reinterpret_cast<const unsigned char*>(codes);
-  for (std::int64_t i = 0; i < count; ++i) found |= static_cast<unsigned char>((p[i] & 0x7F) == 0x7F);
-  return found != 0;
-}
-
-std::optional<std::string> check_codes(const WeightView& view) {
-  const bool transposed = view.col_stride != 1;  // then runs lie along the rows
-  const std::int64_t runs = transposed ? view.cols : view.rows, length = transposed ? view.rows : view.cols;
-  const std::int64_t run_stride = transposed ? view.col_stride : view.row_stride,
-                     step = transposed ? view.row_stride : view.col_stride;
-  for (std::int64_t i = 0; i < runs; ++i) {
-    const std::byte* run = view.codes + i * run_stride;
-    if (step == 1 && !has_nan_code(run, length)) continue;
-    for (std::int64_t j = 0; j < length; ++j) {
-      if ((run[j * step] & std::byte{0x7F}) != std::byte{0x7F}) continue;
-      return "E4M3 code is NaN at row " + std::to_string(transposed ? j : i) + ", column " + std::to_string(transposed ? i : j);
-    }
-  }
-  return std::nullopt;
-}
-
 std::optional<std::string> check_values(const WeightView& view) {
   if (view.scales == nullptr) return "fp8_block needs block scales and has none";
   if (view.scale_dtype != DType::f32 && view.scale_dtype != DType::bf16 && view.scale_dtype != DType::f8_e8m0)
     return "fp8_block scales must be F32, BF16 or F8_E8M0, not " + std::string(name_of(view.scale_dtype));
-  if (view.block_rows < 1 || view.block_cols < 1 || (view.block_cols % 16 != 0 && view.block_cols < view.cols))
+  if (view.block_rows < 1 || view.block_cols < 1 || (view.block_cols % kColumnUnit != 0 && view.block_cols < view.cols))
     return "fp8_block needs blocks of a multiple of 16 columns, or of all columns; these are of " +
            std::to_string(view.block_rows) + " rows x " + std::to_string(view.block_cols) + " columns";
   for (std::int64_t r = 0; r < view.rows; r += view.block_rows) {
@@ -181,7 +168,14 @@ std::optional<std::string> check_values(const WeightView& view) {
         return value_at_block("scale " + std::to_string(scale) + " is not finite and above zero", r, c / view.block_cols);
     }
   }
-  return check_codes(view);
+  return std::nullopt;
+}
+
+/// DeepSeek-V3, whose "inverse" scale multiplies; compressed-tensors.
+std::vector<Spelling> spellings() {
+  const std::vector<DType> codes = {DType::f8_e4m3}, scales = {DType::f32, DType::bf16, DType::f8_e8m0};
+  return {{.codes = "weight", .code_dtypes = codes, .scales = "weight_scale_inv", .scale_dtypes = scales, .configured_blocks = true},
+          {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales, .configured_blocks = true}};
 }
 
 }  // namespace
@@ -195,10 +189,13 @@ const Format format_fp8_block = {.facts = {.name = "fp8_block",
                                            .scale_bytes = 4,
                                            .block_rows = 128,
                                            .block_cols = 128,
+                                           .block_cols_unit = kColumnUnit,
                                            .relative_step = 0x1p-4},
+                                 .spellings = spellings(),
                                  .decode = decode,
                                  .encode = encode,
-                                 .check_values = check_values};
+                                 .check_values = check_values,
+                                 .synthetic = {.codes = draw_e4m3, .codes_rms = kDrawnE4m3Rms, .scale = draw_f32_scale}};
 
 }  // namespace motet
 #endif

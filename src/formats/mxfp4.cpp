@@ -70,8 +70,6 @@ MOTET_KERNELS(mxfp4, Mxfp4Codec)
 #else
 #include <cmath>
 
-#include "base/numbers.h"
-#include "formats/format.h"
 #include "formats/plain_matrix.h"
 
 namespace motet {
@@ -105,15 +103,16 @@ void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMa
 
 std::optional<std::string> check_values(const WeightView& view) {
   if (auto reason = check_packed_scales(view, "mxfp4", DType::f8_e8m0, kBlock)) return reason;
-  const std::int64_t blocks = (view.cols + kBlock - 1) / kBlock;
-  for (std::int64_t r = 0; r < view.rows; ++r) {
-    const std::byte* scales = view.scales + r * view.scale_row_stride;
-    bool bad = false;
-    for (std::int64_t b = 0; b < blocks; ++b) bad |= scales[b] == std::byte{0xFF};
-    for (std::int64_t b = 0; bad && b < blocks; ++b)
-      if (scales[b] == std::byte{0xFF}) return value_at_block("E8M0 scale 0xff is NaN", r, b);
-  }
+  if (const auto at = find_scale_from(view, std::byte{0xFF})) return value_at_block("E8M0 scale 0xff is NaN", at->first, at->second);
   return std::nullopt;
+}
+
+/// gpt-oss stacks; compressed-tensors; modelopt.
+std::vector<Spelling> spellings() {
+  const std::vector<DType> codes = {DType::u8, DType::i8, DType::f4}, scales = {DType::f8_e8m0, DType::u8};
+  return {{.codes = "blocks", .code_dtypes = codes, .scales = "scales", .scale_dtypes = scales, .stacks = true, .split_codes = true},
+          {.codes = "weight_packed", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales},
+          {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales}};
 }
 
 }  // namespace
@@ -128,9 +127,11 @@ const Format format_mxfp4 = {.facts = {.name = "mxfp4",
                                        .block_rows = 1,
                                        .block_cols = 32,
                                        .relative_step = 0x1p-2},
+                             .spellings = spellings(),
                              .decode = decode,
                              .encode = encode,
-                             .check_values = check_values};
+                             .check_values = check_values,
+                             .synthetic = {.codes = draw_e2m1, .codes_rms = kDrawnE2m1Rms, .scale = draw_e8m0_scale}};
 
 }  // namespace motet
 #endif

@@ -50,8 +50,6 @@ MOTET_KERNELS(nvfp4, Nvfp4Codec)
 #else
 #include <cmath>
 
-#include "base/numbers.h"
-#include "formats/format.h"
 #include "formats/plain_matrix.h"
 
 namespace motet {
@@ -98,17 +96,30 @@ void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMa
 std::optional<std::string> check_values(const WeightView& view) {
   if (auto reason = check_packed_scales(view, "nvfp4", DType::f8_e4m3, kBlock)) return reason;
   if (auto reason = check_tensor_scale(view.tensor_scale)) return reason;
-  const std::int64_t blocks = (view.cols + kBlock - 1) / kBlock;
-  for (std::int64_t r = 0; r < view.rows; ++r) {
-    const std::byte* scales = view.scales + r * view.scale_row_stride;
-    bool bad = false;
-    for (std::int64_t b = 0; b < blocks; ++b) bad |= scales[b] >= std::byte{0x7F};
-    for (std::int64_t b = 0; bad && b < blocks; ++b) {
-      if ((scales[b] & std::byte{0x7F}) == std::byte{0x7F}) return value_at_block("E4M3 scale is NaN", r, b);
-      if (scales[b] > std::byte{0x7F}) return value_at_block("E4M3 scale has its sign bit set", r, b);
-    }
+  if (const auto at = find_scale_from(view, std::byte{0x7F})) {
+    const std::byte scale = view.scales[at->first * view.scale_row_stride + at->second];
+    const bool is_nan = (scale & std::byte{0x7F}) == std::byte{0x7F};
+    return value_at_block(is_nan ? "E4M3 scale is NaN" : "E4M3 scale has its sign bit set", at->first, at->second);
   }
   return std::nullopt;
+}
+
+/// compressed-tensors, whose tensor scale divides; modelopt.
+std::vector<Spelling> spellings() {
+  const std::vector<DType> codes = {DType::u8, DType::i8, DType::f4}, scales = {DType::f8_e4m3};
+  return {{.codes = "weight_packed",
+           .code_dtypes = codes,
+           .scales = "weight_scale",
+           .scale_dtypes = scales,
+           .tensor_scale = "weight_global_scale",
+           .reciprocal = true,
+           .input_scale = "input_global_scale"},
+          {.codes = "weight",
+           .code_dtypes = codes,
+           .scales = "weight_scale",
+           .scale_dtypes = scales,
+           .tensor_scale = "weight_scale_2",
+           .input_scale = "input_scale"}};
 }
 
 }  // namespace
@@ -120,12 +131,18 @@ const Format format_nvfp4 = {.facts = {.name = "nvfp4",
                                        .values_per_block = 16,
                                        .bytes_per_block = 8,
                                        .scale_bytes = 1,
+                                       .tensor_scale_bytes = 4,
                                        .block_rows = 1,
                                        .block_cols = 16,
                                        .relative_step = 0x1p-2},
+                             .spellings = spellings(),
                              .decode = decode,
                              .encode = encode,
-                             .check_values = check_values};
+                             .check_values = check_values,
+                             .synthetic = {.codes = draw_e2m1,
+                                           .codes_rms = kDrawnE2m1Rms,
+                                           .scale = draw_e4m3_scale,
+                                           .scales_rms = kDrawnE4m3ScalesRms}};
 
 }  // namespace motet
 #endif

@@ -1,27 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the plain halves of the format files share: walking a view, laying out an encoded matrix, checking scales.
+// What the plain halves of the format files share: whole formats of plain elements, packed layouts, checking scales.
 #pragma once
 
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "base/numbers.h"
 #include "formats/format.h"
+#include "formats/synthetic_draw.h"
 
 namespace motet {
 
-/// Values of formats that store whole bytes per element, at any strides.
-template <class ValueAt>
-void decode_elements(const WeightView& view, std::int64_t row, std::int64_t col, std::int64_t count, double* out,
-                     ValueAt value_at) noexcept {
-  const std::byte* code = view.codes + row * view.row_stride + col * view.col_stride;
-  for (std::int64_t i = 0; i < count; ++i) out[i] = value_at(code + i * view.col_stride);
-}
+/// A format of whole elements without scales, at any strides. Element: `Code` (stored), `value(Code)` exact, `code(float)` rounded.
+template <class Element>
+struct PlainElements {
+  using Code = typename Element::Code;
+  static constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Code));
 
-/// [rows, cols] row-major codes of `bytes` each, no scales.
-template <class StoreValue>
-void encode_elements(const float* values, std::int64_t rows, std::int64_t cols, std::int64_t bytes, EncodedMatrix& out,
-                     StoreValue store_value) {
-  out.codes.assign(static_cast<std::size_t>(rows * cols * bytes), std::byte{0});
-  out.scales.clear();
-  for (std::int64_t i = 0; i < rows * cols; ++i) store_value(values[i], out.codes.data() + i * bytes);
-  out.view = {.codes = out.codes.data(), .rows = rows, .cols = cols, .row_stride = cols * bytes, .col_stride = bytes};
+  static void decode(const WeightView& view, std::int64_t row, std::int64_t col, std::int64_t count, double* out) noexcept {
+    const std::byte* code = view.codes + row * view.row_stride + col * view.col_stride;
+    for (std::int64_t i = 0; i < count; ++i) out[i] = Element::value(load_unaligned<Code>(code + i * view.col_stride));
+  }
+  static void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMatrix& out) {
+    out.codes.assign(static_cast<std::size_t>(rows * cols * kBytes), std::byte{0});
+    out.scales.clear();
+    for (std::int64_t i = 0; i < rows * cols; ++i) {
+      const Code code = Element::code(values[i]);
+      std::memcpy(out.codes.data() + i * kBytes, &code, sizeof code);
+    }
+    out.view = {.codes = out.codes.data(), .rows = rows, .cols = cols, .row_stride = cols * kBytes, .col_stride = kBytes};
+  }
+  static std::optional<std::string> check_values(const WeightView&) { return std::nullopt; }
+};
+
+/// `facts`: name, about and relative step; kMantissa and kBias: fields of the element.
+template <class Element, int kMantissa, int kBias>
+Format plain_format(FormatFacts facts, DType dtype) {
+  using Elements = PlainElements<Element>;
+  facts.bits_per_value = 8.0 * sizeof(typename Element::Code);
+  facts.bytes_per_block = Elements::kBytes;
+  using Bits = std::conditional_t<sizeof(typename Element::Code) == 2, std::uint16_t, std::uint32_t>;
+  return {.facts = facts,
+          .spellings = {{.codes = "weight", .code_dtypes = {dtype}, .stacks = true}},
+          .decode = Elements::decode,
+          .encode = Elements::encode,
+          .check_values = Elements::check_values,
+          .synthetic = {.codes = draw_floats<Bits, kMantissa, kBias>, .codes_rms = kDrawnFloatsRms}};
 }
 
 /// Codes packed two to a byte along k, one scale byte per `block` columns, both row-major.
@@ -68,6 +93,8 @@ inline float largest_magnitude(const float* values, std::int64_t count) noexcept
 std::string value_at_block(std::string_view what, std::int64_t row, std::int64_t block);
 /// Why block scales cannot be read as a packed format needs them, or nothing.
 std::optional<std::string> check_packed_scales(const WeightView& view, std::string_view format, DType dtype, std::int64_t block);
+/// The first scale byte that is `limit` or above, as row and block; nothing when all of them are below. One byte per block.
+std::optional<std::pair<std::int64_t, std::int64_t>> find_scale_from(const WeightView& view, std::byte limit);
 /// The rule that a tensor scale breaks, or nothing.
 std::optional<std::string> check_tensor_scale(double scale);
 

@@ -3,99 +3,23 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "base/math.h"
 #include "base/numbers.h"
-#include "formats/format.h"
+#include "formats/synthetic_draw.h"
 
 namespace motet {
 namespace {
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one multiply chain per 8 bytes.
-struct Random {
-  std::uint64_t state;
-  std::uint64_t next() noexcept {
-    std::uint64_t z = (state += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  double uniform() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
-};
-
-/// Exponent offset of a block, -2..2: differs from the left, right, upper and lower neighbour's. Root mean square of
-/// 2^offset: 2.06.
-int offset_of(std::int64_t row, std::int64_t col) noexcept { return static_cast<int>((row * 2 + col) % 5) - 2; }
-constexpr double kOffsetRms = 2.06;
-constexpr std::int64_t kRun = 32;  ///< columns that share an offset in formats without scales
-
-struct Row {
-  std::byte* out;
-  std::int64_t row, count;
-  int exponent;  ///< power of two that the values carry; formats with scales ignore it
-};
-
-/// Floats from fields: random sign and mantissa (root mean square 1.53), exponent from the pattern.
-template <class Code, int kMantissa, int kBias>
-void fill_float_row(Random& random, const Row& row) noexcept {
-  constexpr int kBits = 8 * static_cast<int>(sizeof(Code));
-  for (std::int64_t begin = 0; begin < row.count; begin += kRun) {
-    int exponent = row.exponent + offset_of(row.row, begin / kRun) + kBias;
-    if (exponent < 1) exponent = 1;
-    for (std::int64_t col = begin; col < row.count && col < begin + kRun; ++col) {
-      const std::uint64_t bits = random.next();
-      const auto code = static_cast<Code>((bits >> 63) << (kBits - 1) | static_cast<std::uint64_t>(exponent) << kMantissa |
-                                          (bits & ((std::uint64_t{1} << kMantissa) - 1)));
-      std::memcpy(row.out + col * static_cast<std::int64_t>(sizeof code), &code, sizeof code);
-    }
-  }
-}
-
-void fill_random_bytes(Random& random, std::byte* out, std::int64_t bytes) noexcept {
-  for (std::int64_t i = 0; i < bytes; i += 8) {
-    const std::uint64_t bits = random.next();
-    std::memcpy(out + i, &bits, static_cast<std::size_t>(bytes - i < 8 ? bytes - i : 8));
-  }
-}
-
-void fill_fp4_row(Random& random, const Row& row) noexcept { fill_random_bytes(random, row.out, row.count / 2); }
-
-/// E4M3 codes with exponent fields 5..8, one in 16 subnormal or zero, never NaN. Root mean square 1.6.
-void fill_e4m3_row(Random& random, const Row& row) noexcept {
-  fill_random_bytes(random, row.out, row.count);
-  for (std::int64_t i = 0; i < row.count; ++i) {
-    const auto drawn = static_cast<unsigned>(row.out[i]);
-    const unsigned field = (drawn & 0x78u) == 0 ? 0u : 5u + ((drawn >> 3) & 3u);
-    row.out[i] = static_cast<std::byte>((drawn & 0x87u) | field << 3);
-  }
-}
-
-enum class Scales { none, f32, e8m0, e4m3 };
-
-/// How the codes of a format are drawn.
-struct Maker {
-  std::string_view format;
-  std::int64_t element_bytes;  ///< 0: two values per byte along the reduction axis
-  Scales scales;
-  double rms;  ///< of the drawn codes
-  void (*fill)(Random&, const Row&) noexcept;
-};
-constexpr Maker kMakers[] = {
-    {"f32", 4, Scales::none, 1.53, fill_float_row<std::uint32_t, 23, 127>},
-    {"bf16", 2, Scales::none, 1.53, fill_float_row<std::uint16_t, 7, 127>},
-    {"f16", 2, Scales::none, 1.53, fill_float_row<std::uint16_t, 10, 15>},
-    {"fp8_block", 1, Scales::f32, 1.6, fill_e4m3_row},
-    {"mxfp4", 0, Scales::e8m0, 2.93, fill_fp4_row},
-    {"nvfp4", 0, Scales::e4m3, 2.93, fill_fp4_row},
-};
-
-const Maker* maker_of(std::string_view format) noexcept {
-  for (const Maker& maker : kMakers) {
-    if (maker.format == format) return &maker;
-  }
-  return nullptr;
+/// The format, when its codes are drawn directly; null when values are drawn and encoded. Throws Error(not_supported).
+const Format* drawn_format(const ProjectionSpec& spec) {
+  const Format* format = find_format(spec.format);
+  if (format == nullptr)
+    throw Error(ErrorCode::not_supported, "synthetic weights: format '" + spec.format + "' is not built; see `motet list formats`");
+  return format->synthetic.codes != nullptr ? format : nullptr;
 }
 
 struct SyntheticWeights final : LayerWeights {
@@ -117,35 +41,37 @@ struct Rows {
 };
 
 /// `count` matrices [rows, cols] of one projection behind each other, as one tensor of the file; transposed it is [cols, rows].
-class Stack {
- public:
-  std::int64_t rows = 0, cols = 0, parts = 1;
-  const Maker* maker = nullptr;
-  ProjectionSpec spec;
+struct Stack {
+  std::int64_t rows = 0, cols = 0, parts = 1, block_rows = 1, block_cols = 1;
+  const Format* format = nullptr;
+  bool transposed = false;
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;
-  std::int64_t matrix_bytes = 0, scale_bytes = 0, scale_width = 0, scale_row_bytes = 0, scale_matrix_bytes = 0;
+  std::int64_t matrix_bytes = 0, scale_width = 0, scale_row_bytes = 0, scale_matrix_bytes = 0;
   double tensor_scale = 1;
+
+  /// 0: several values per byte along the reduction axis.
+  std::int64_t element_bytes() const { return is_packed(format->facts) ? 0 : format->facts.bytes_per_block; }
+  std::int64_t row_bytes() const { return cols / format->facts.values_per_block * format->facts.bytes_per_block; }
 
   WeightView view(std::int64_t index, const Rows& shown) const {
     WeightView view;
     view.rows = shown.count;
     view.cols = cols;
-    view.block_rows = spec.block_rows;
-    view.block_cols = spec.block_cols;
-    const std::int64_t element = maker->element_bytes;
-    const std::int64_t along_rows = spec.transposed ? element : (element > 0 ? element * cols : cols / 2);
+    view.block_rows = block_rows;
+    view.block_cols = block_cols;
+    const std::int64_t element = element_bytes(), along_rows = transposed ? element : row_bytes();
     view.codes = codes + index * matrix_bytes + shown.first * along_rows;
     view.row_stride = along_rows * shown.step;
-    view.col_stride = spec.transposed ? element * rows : element;
+    view.col_stride = transposed ? element * rows : element;
     if (scales == nullptr) return view;
-    view.scale_dtype = maker->scales == Scales::f32 ? DType::f32 : maker->scales == Scales::e8m0 ? DType::f8_e8m0 : DType::f8_e4m3;
-    const bool by_row = spec.block_rows == 1;
-    const std::int64_t first = by_row ? shown.first : shown.part * ceil_div(shown.count, spec.block_rows);
+    view.scale_dtype = format->spellings.front().scale_dtypes.front();
+    const bool by_row = block_rows == 1;
+    const std::int64_t first = by_row ? shown.first : shown.part * ceil_div(shown.count, block_rows);
     view.scales = scales + index * scale_matrix_bytes + first * scale_row_bytes;
     view.scale_row_stride = scale_row_bytes * (by_row ? shown.step : 1);
-    view.scale_col_stride = scale_bytes;
-    if (maker->scales == Scales::e4m3) view.tensor_scale = static_cast<float>(tensor_scale * (shown.part == 0 ? 1.0 : 1.25));
+    view.scale_col_stride = format->facts.scale_bytes;
+    if (has_tensor_scale(*format)) view.tensor_scale = static_cast<float>(tensor_scale * (shown.part == 0 ? 1.0 : 1.25));
     return view;
   }
 };
@@ -157,29 +83,32 @@ class Builder {
   /// `parts` is 2 when the rows are gate and up: block scales of several rows are then kept per half.
   Stack stack(const ProjectionSpec& spec, std::int64_t count, std::int64_t rows, std::int64_t cols, std::int64_t parts) {
     Stack stack;
-    stack.rows = rows, stack.cols = cols, stack.parts = parts, stack.spec = spec, stack.maker = maker_of(spec.format);
-    const std::int64_t element = stack.maker->element_bytes;
+    stack.rows = rows, stack.cols = cols, stack.parts = parts, stack.format = drawn_format(spec), stack.transposed = spec.transposed;
+    const FormatFacts& facts = stack.format->facts;
+    const SyntheticDraw& draw = stack.format->synthetic;
     if (rows < 1 || cols < 1 || count < 1) fail(spec, "rows, columns and experts must be at least 1", rows, cols);
-    if (spec.block_rows < 1 || spec.block_cols < 1)
-      fail(spec, "block extents must be at least 1", spec.block_rows, spec.block_cols);
-    if (element == 0 && spec.transposed)
+    if (spec.block_rows < 0 || spec.block_cols < 0) fail(spec, "block extents must not be negative", spec.block_rows, spec.block_cols);
+    stack.block_rows = spec.block_rows > 0 ? spec.block_rows : rows / parts;
+    stack.block_cols = spec.block_cols > 0 ? spec.block_cols : cols;
+    if (is_packed(facts) && spec.transposed)
       throw Error(ErrorCode::not_supported,
                   "synthetic weights: format '" + spec.format +
                       "' packs values along the reduction axis and has no transposed form; use transposed = false");
-    if (element == 0 && (cols % 2 != 0 || cols % spec.block_cols != 0))
-      fail(spec, "columns must be whole blocks of " + std::to_string(spec.block_cols), rows, cols);
-    stack.matrix_bytes = element > 0 ? times(times(rows, cols), element) : times(rows, cols / 2);
+    if (cols % facts.values_per_block != 0 || (is_packed(facts) && cols % stack.block_cols != 0))
+      fail(spec, "columns must be whole blocks of " + std::to_string(stack.block_cols), rows, cols);
+    times(cols, facts.bytes_per_block);  // of a row of bytes
+    stack.matrix_bytes = times(rows, stack.row_bytes());
     stack.codes = allocate(times(stack.matrix_bytes, count));
-    const double target = 1.0 / (std::sqrt(static_cast<double>(cols)) * stack.maker->rms * kOffsetRms);
+    const double target = 1.0 / (std::sqrt(static_cast<double>(cols)) * draw.codes_rms * kSyntheticOffsetRms);
     const int exponent = static_cast<int>(std::lround(std::log2(target)));
     const std::int64_t outer = spec.transposed ? cols : rows, inner = spec.transposed ? rows : cols;
-    const std::int64_t row_bytes = stack.matrix_bytes / outer;
-    Random random{next_seed()};
+    const std::int64_t run_bytes = stack.matrix_bytes / outer;
+    SyntheticRandom random{next_seed()};
     for (std::int64_t i = 0; i < count; ++i) {
       for (std::int64_t row = 0; row < outer; ++row)
-        stack.maker->fill(random, {stack.codes + i * stack.matrix_bytes + row * row_bytes, row + i * 3, inner, exponent});
+        draw.codes(random, {stack.codes + i * stack.matrix_bytes + row * run_bytes, row + i * 3, inner, exponent});
     }
-    if (stack.maker->scales != Scales::none) fill_scales(stack, count, target);
+    if (!is_plain(facts)) fill_scales(stack, count, target);
     return stack;
   }
 
@@ -187,7 +116,7 @@ class Builder {
   BiasView vector(std::int64_t count, DType dtype, double center, double spread) {
     const std::int64_t bytes = dtype == DType::bf16 ? 2 : 4;
     std::byte* data = allocate(times(count, bytes));
-    Random random{next_seed()};
+    SyntheticRandom random{next_seed()};
     for (std::int64_t i = 0; i < count; ++i) {
       const auto value = static_cast<float>(center + spread * (2 * random.uniform() - 1));
       const std::uint16_t half = f32_to_bf16(value);
@@ -197,27 +126,23 @@ class Builder {
     return {data, dtype, count, bytes};
   }
 
-  /// One matrix of a format without a maker: drawn values, encoded by the format.
+  /// One matrix of a format that does not draw codes: drawn values, encoded by the format.
   WeightView encode(const ProjectionSpec& spec, std::int64_t rows, std::int64_t cols) {
-    const Format* format = find_format(spec.format);
-    if (format == nullptr)
-      throw Error(ErrorCode::not_supported,
-                  "synthetic weights: format '" + spec.format + "' is not built; see `motet list formats`");
     if (spec.transposed)
       throw Error(ErrorCode::not_supported,
                   "synthetic weights: format '" + spec.format + "' is encoded row by row here; use transposed = false");
     if (rows < 1 || cols < 1) fail(spec, "rows and columns must be at least 1", rows, cols);
     std::vector<float> values(static_cast<std::size_t>(times(rows, cols)));
-    Random random{next_seed()};
-    const double scale = std::sqrt(3.0 / static_cast<double>(cols)) / kOffsetRms;
+    SyntheticRandom random{next_seed()};
+    const double scale = std::sqrt(3.0 / static_cast<double>(cols)) / kSyntheticOffsetRms;
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t col = 0; col < cols; ++col) {
         values[static_cast<std::size_t>(row * cols + col)] =
-            static_cast<float>(std::ldexp(scale * (2 * random.uniform() - 1), offset_of(row, col / kRun)));
+            static_cast<float>(std::ldexp(scale * (2 * random.uniform() - 1), synthetic_offset(row, col / kSyntheticRun)));
       }
     }
     auto matrix = std::make_unique<EncodedMatrix>();
-    format->encode(values.data(), rows, cols, *matrix);
+    find_format(spec.format)->encode(values.data(), rows, cols, *matrix);
     out_.bytes += static_cast<std::int64_t>(matrix->codes.size() + matrix->scales.size());
     out_.encoded.push_back(std::move(matrix));
     return out_.encoded.back()->view;
@@ -239,7 +164,7 @@ class Builder {
     return data;
   }
 
-  std::uint64_t next_seed() noexcept { return Random{seed_ ^ (++streams_ * 0xD1B54A32D192ED03u)}.next(); }
+  std::uint64_t next_seed() noexcept { return SyntheticRandom{seed_ ^ (++streams_ * 0xD1B54A32D192ED03u)}.next(); }
 
  private:
   [[noreturn]] static void fail(const ProjectionSpec& spec, const std::string& rule, std::int64_t first, std::int64_t second) {
@@ -249,32 +174,22 @@ class Builder {
   }
 
   void fill_scales(Stack& stack, std::int64_t count, double target) {
-    const Scales kind = stack.maker->scales;
-    const std::int64_t per_part = stack.rows / stack.parts;
-    const std::int64_t grid_rows =
-        stack.spec.block_rows == 1 ? stack.rows : stack.parts * ceil_div(per_part, stack.spec.block_rows);
-    stack.scale_bytes = kind == Scales::f32 ? 4 : 1;
-    stack.scale_width = ceil_div(stack.cols, stack.spec.block_cols);
-    stack.scale_row_bytes = stack.scale_width * stack.scale_bytes;
+    const std::int64_t bytes = stack.format->facts.scale_bytes;
+    const std::int64_t grid_rows = stack.block_rows == 1 ? stack.rows : stack.parts * ceil_div(stack.rows / stack.parts, stack.block_rows);
+    stack.scale_width = ceil_div(stack.cols, stack.block_cols);
+    stack.scale_row_bytes = stack.scale_width * bytes;
     stack.scale_matrix_bytes = times(grid_rows, stack.scale_row_bytes);
     stack.scales = allocate(times(stack.scale_matrix_bytes, count));
-    stack.tensor_scale = kind == Scales::e4m3 ? target / 1.45 : 1;  // 1.45: root mean square of the mantissas of the block scales
-    const int exponent = static_cast<int>(std::lround(std::log2(target)));
-    Random random{next_seed()};
+    const SyntheticDraw& draw = stack.format->synthetic;
+    const bool with_tensor_scale = has_tensor_scale(*stack.format);  // which then carries the magnitude
+    if (with_tensor_scale) stack.tensor_scale = target / draw.scales_rms;
+    const int exponent = with_tensor_scale ? 0 : static_cast<int>(std::lround(std::log2(target)));
+    SyntheticRandom random{next_seed()};
     std::byte* out = stack.scales;
     for (std::int64_t i = 0; i < count; ++i) {
       for (std::int64_t row = 0; row < grid_rows; ++row) {
-        for (std::int64_t col = 0; col < stack.scale_width; ++col, out += stack.scale_bytes) {
-          const int offset = offset_of(row + i * 3, col);
-          if (kind == Scales::f32) {
-            const auto value = static_cast<float>(std::ldexp(1 + random.uniform() / 2, exponent + offset));
-            std::memcpy(out, &value, sizeof value);
-          } else if (kind == Scales::e8m0) {
-            *out = static_cast<std::byte>(127 + exponent + offset);
-          } else {
-            *out = static_cast<std::byte>((7 + offset) << 3 | static_cast<int>(random.next() & 7u));
-          }
-        }
+        for (std::int64_t col = 0; col < stack.scale_width; ++col, out += bytes)
+          draw.scale(random, exponent + synthetic_offset(row + i * 3, col), out);
       }
     }
   }
@@ -306,7 +221,7 @@ void make_biases(Builder& builder, const BodyShape& shape, ExpertView& expert) {
 
 void make_gate_up(Builder& builder, const BodyShape& shape, ExpertView* experts, std::int64_t count) {
   const std::int64_t rows = shape.intermediate;
-  if (maker_of(shape.gate_up->format) == nullptr) {
+  if (drawn_format(*shape.gate_up) == nullptr) {
     for (std::int64_t e = 0; e < count; ++e) {
       if (shape.gated) experts[e].gate = builder.encode(*shape.gate_up, rows, shape.width);
       experts[e].up = builder.encode(*shape.gate_up, rows, shape.width);
@@ -335,7 +250,7 @@ void make_gate_up(Builder& builder, const BodyShape& shape, ExpertView* experts,
 /// One matrix per element of `views`.
 void make_matrices(Builder& builder, const ProjectionSpec& spec, std::int64_t rows, std::int64_t cols, WeightView* const* views,
                    std::int64_t count) {
-  if (maker_of(spec.format) == nullptr) {
+  if (drawn_format(spec) == nullptr) {
     for (std::int64_t i = 0; i < count; ++i) *views[i] = builder.encode(spec, rows, cols);
     return;
   }
@@ -365,7 +280,7 @@ void make_router(Builder& builder, SyntheticWeights& out) {
   if (spec.router.selection != RouterSelection::hash) return;
   constexpr std::int64_t kVocabulary = 1024;
   std::byte* table = builder.allocate(times(times(kVocabulary, spec.top_k), 8));
-  Random random{builder.next_seed()};
+  SyntheticRandom random{builder.next_seed()};
   for (std::int64_t token = 0; token < kVocabulary; ++token) {
     const auto first = static_cast<std::int64_t>(random.next() % static_cast<std::uint64_t>(spec.experts));
     for (std::int64_t k = 0; k < spec.top_k; ++k) {

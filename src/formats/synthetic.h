@@ -12,7 +12,7 @@
 namespace motet {
 
 /// Weights for `spec`, in memory that the result owns. Equal specs and seeds give equal bytes.
-/// Codes and scales are drawn directly for the formats known here; any other format is encoded from drawn values.
+/// Codes and scales are drawn directly by formats that can (SyntheticDraw); others encode drawn values.
 /// Throws Error: invalid_argument (extents, block extents), not_supported (unknown format; packed format transposed),
 /// would_not_fit (the memory is not there).
 std::shared_ptr<LayerWeights> make_synthetic_weights(const LayerSpec& spec, std::uint64_t seed);

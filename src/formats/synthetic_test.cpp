@@ -16,8 +16,8 @@ namespace {
 ProjectionSpec projection(const Format& format) {
   ProjectionSpec out;
   out.format = format.facts.name;
-  out.block_rows = format.facts.block_rows == 0 ? 128 : format.facts.block_rows;
-  out.block_cols = format.facts.block_cols == 0 ? 128 : format.facts.block_cols;
+  out.block_rows = format.facts.block_rows;
+  out.block_cols = format.facts.block_cols;
   return out;
 }
 
@@ -61,6 +61,16 @@ TEST(SyntheticWeights, PassTheValueChecksOfTheirFormat) {
     for (const ExpertView& expert : weights->experts)
       EXPECT_EQ(format->check_values(expert.down), std::nullopt) << format->facts.name;
   }
+}
+
+TEST(SyntheticWeights, TakeAScaleOfTheWholeExtent) {  // block extent 0
+  LayerSpec spec = layer(*find_format("fp8_block"));
+  spec.down.block_rows = 1, spec.down.block_cols = 0;
+  const auto weights = make_synthetic_weights(spec, 9);
+  const WeightView& down = weights->experts[1].down;
+  EXPECT_EQ(down.block_cols, spec.intermediate);
+  EXPECT_EQ(down.scale_row_stride, 4);
+  EXPECT_EQ(find_format("fp8_block")->check_values(down), std::nullopt);
 }
 
 TEST(SyntheticWeights, GiveNeighbouringBlocksDifferentExponents) {

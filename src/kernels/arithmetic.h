@@ -13,6 +13,11 @@
 namespace motet::MOTET_TARGET {
 namespace {
 
+/// The codec decodes NaN codes more cheaply by looking for them once per row: finite_value() takes them for numbers, has_nan() finds
+/// them. Only `few` in f32 asks for it.
+template <class Codec>
+inline constexpr bool kLooksForNan = requires(const WeightView& w, std::int64_t row) { Codec::has_nan(w, row); };
+
 struct F32 {
   static constexpr KernelArithmetic kName = KernelArithmetic::f32;
   static constexpr DType kActivation = DType::f32;
@@ -22,7 +27,8 @@ struct F32 {
 
   template <class Codec, int S>
   MOTET_VEC F along(const Codec& codec, I raw) {
-    return codec.template value<S>(raw);
+    if constexpr (kLooksForNan<Codec>) return codec.template finite_value<S>(raw);
+    else return codec.template value<S>(raw);
   }
   template <class Codec>
   MOTET_VEC auto fold(I scale) {

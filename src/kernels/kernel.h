@@ -36,6 +36,8 @@ struct KernelSet {
   DType activation = DType::f32;       ///< element type of x
   std::int64_t k_unit = 32;            ///< x rows are zero-padded to a multiple of this many elements
   int max_few = 0;                     ///< `few` takes 1..max_few tokens; 0 = there is no `few` for this layout
+  bool folds = false;                  ///< `many` folds block scales into the weights where that is exact for a whole row; a row where it is
+                                       ///< not (its own bytes decide) is summed in the order of `few`
   std::int64_t (*scratch_bytes)(std::int64_t cols) noexcept = nullptr;   ///< bytes that `many` needs for this reduction length
   /// Straight from the stored bytes, several rows in flight. Null when the layout (transposed) has none.
   void (*few)(const MatmulArgs&) noexcept = nullptr;

@@ -29,6 +29,7 @@ constexpr KernelSet kernel_set(std::string_view format, std::string_view target)
           .activation = A::kActivation,
           .k_unit = 32,
           .max_few = Codec::kMaxFew,
+          .folds = Codec::kFoldBlock > 0,
           .scratch_bytes = scratch_bytes<Codec, A>,
           .few = few<Codec, A>,
           .many = many<Codec, A>,

@@ -157,11 +157,15 @@ template <class Codec, class A, int R, int T>
       }
     }
     // 4. Lanes to one sum.
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
+      float factor = final_scale;
+      if constexpr (A::kUnit == 1 && kLooksForNan<Codec>) factor = Codec::has_nan(w, row[r]) ? __builtin_nanf("") : final_scale;
       for (int t = 0; t < T; ++t) {
         const float total = sum(sums[r][t]);
-        args.out[t * args.out_stride + row[r] - args.row_begin] = Codec::kTensorScale ? total * final_scale : total;
+        const bool scaled = Codec::kTensorScale || (A::kUnit == 1 && kLooksForNan<Codec>);
+        args.out[t * args.out_stride + row[r] - args.row_begin] = scaled ? total * factor : total;
       }
+    }
   }
 }
 

@@ -246,7 +246,8 @@ double measure_read_rate(Executor& executor, const std::byte* data, std::int64_t
     return static_cast<double>(window * kReadPiece) / (now() - start);
   };
   const double begin = now();
-  for (std::int64_t done = 0; done < pieces; done += window) round();  // what touching left in the caches is gone after one pass
+  // What touching left in the caches is gone after one pass, or after the half of the time that it may take.
+  for (std::int64_t done = 0; done < pieces && now() - begin < seconds / 2; done += window) round();
   while (count < rates.size() && (count < 3 || now() - begin < seconds)) rates[count++] = round();
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
   std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));

@@ -19,7 +19,9 @@ struct FormatFacts {
   double bits_per_value = 0;           ///< codes only
   std::int64_t values_per_block = 1, bytes_per_block = 0;   ///< smallest whole run of codes along the reduction axis
   std::int64_t scale_bytes = 0;        ///< per scale; 0 = none
-  std::int64_t block_rows = 1, block_cols = 1;              ///< values that share a scale in the usual layout
+  std::int64_t tensor_scale_bytes = 0; ///< of the one scale over a whole matrix; 0 = none
+  std::int64_t block_rows = 1, block_cols = 1;              ///< values that share a scale in the usual layout; 0 = all
+  std::int64_t block_cols_unit = 1;    ///< a scale covers a multiple of this many columns, or all of them
   double relative_step = 0;            ///< half a unit in the last place of a code, relative: the format's own rounding
 };
 

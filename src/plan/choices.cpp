@@ -194,9 +194,15 @@ class Selector {
     const std::vector<Refusal> refused = refusals_of(wished);
     if (wishes_.allow_substitution) {
       for (const Attempt& other : {Attempt{wished.backend, ""}, Attempt{"", wished.target}, Attempt{"", ""}})
-        if (try_attempt(other)) return;
+        if (try_attempt(other)) return take_substitute();
     }
     out_.refusals.insert(out_.refusals.end(), refused.begin(), refused.end());
+  }
+
+  void take_substitute() {
+    Wishes& taken = out_.as_planned.wishes;
+    if (!taken.backend.empty()) taken.backend = out_.backend->name;
+    if (!taken.target.empty()) taken.target = out_.target;
   }
 
   std::vector<Refusal> refusals_of(const Attempt& wished) const {

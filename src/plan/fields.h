@@ -160,11 +160,15 @@ void visit_fields(Visitor& v, const Estimates& value) {
 }
 
 /// What must be equal on all ranks. Left out: estimates; what may differ between hosts without changing a byte of an exchange or a
-/// bit of a result (threads and the scratch they need, memory, pages, the wording of choices); and the fingerprint itself.
+/// bit of a result (threads and the scratch they need, memory and its limit, pages, the wording of choices); and the fingerprint
+/// itself.
 template <class Visitor>
 void visit_agreed_fields(Visitor& v, const Plan& plan) {
   v("version", plan.environment.version), v("arithmetic_ranking", plan.environment.arithmetic_ranking);
-  v("spec", plan.spec), v("deployment", plan.deployment);
+  Deployment deployment = plan.deployment;
+  deployment.wishes.threads = 0;
+  deployment.memory_limit = 0;
+  v("spec", plan.spec), v("deployment", deployment);
   v("backend", plan.backend), v("target", plan.target), v("strategy", plan.strategy), v("scheduler", plan.scheduler);
   v("widths", plan.widths), v("stages", plan.stages), v("tail", plan.tail), v("recipe", plan.recipe), v("ranks", plan.ranks);
 }

@@ -13,7 +13,7 @@ using std::int64_t;
 int64_t mapped_bytes(const Draft& draft, const Share& share) {
   const WeightSize expert = expert_size(draft.catalog, draft.spec, share.intermediate);
   const WeightSize common = common_size(draft.catalog, draft.spec, share.shared);
-  return std::min(bounded_product({expert.bytes, share.experts}) + common.bytes, kLargestSize);
+  return std::min(bounded_product({expert.most_bytes, share.experts}) + common.most_bytes, kLargestSize);
 }
 
 /// Most tokens below the asked ones whose peak is within the limit; 0 when there are none.
@@ -29,18 +29,6 @@ int64_t tokens_that_fit(const MemoryQuestion& question, int64_t mapped) {
     (fits(middle) ? good : bad) = middle;
   }
   return good;
-}
-
-/// Smallest power-of-two tp beyond the planned one whose ranks would map and allocate within the limit, or 0. The allocated bytes
-/// of this plan stand in for theirs, which are not larger.
-int64_t tp_that_fits(const Draft& draft, const MemoryPlan& memory) {
-  Deployment wider = draft.deployment;
-  for (wider.tp = draft.deployment.tp * 2; wider.tp <= 64; wider.tp *= 2) {
-    const Slices slices = make_slices(draft.spec, wider, draft.catalog);
-    if (!slices.refusals.empty()) return 0;
-    if (memory.anonymous + mapped_bytes(draft, slices.share) <= memory.limit) return wider.tp;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -59,8 +47,6 @@ MemoryPlan make_memory(const Draft& draft, const MemoryQuestion& question) {
   memory.fit = Fit::would_fit;
   if (const int64_t tokens = tokens_that_fit(question, memory.mapped); tokens > 0) {
     memory.advice = "would with --tokens " + std::to_string(tokens);
-  } else if (const int64_t tp = tp_that_fits(draft, memory); tp > 0) {
-    memory.advice = "would with --tp " + std::to_string(tp);
   } else {
     memory.fit = Fit::does_not_fit;
     memory.advice = "not even one token: " + bytes_text(memory.mapped) + " of weights against " + bytes_text(memory.limit);

@@ -33,7 +33,7 @@ Recipe make_recipe(const Draft& draft, Arithmetic wished) {
     recipe.rounding_points.push_back("input: x*w in fp32, then once to " + std::string(name_of(recipe.activation)));
   if (draft.unfinalized()) return recipe;
   if (draft.has_latent() && draft.spec.latent_norm)
-    recipe.sum_order.push_back("latent_norm: mean of squares in double, elements ascending");
+    recipe.sum_order.push_back("latent_norm: mean of squares in fp32, elements ascending");
   if (draft.has_latent())
     recipe.rounding_points.push_back("latent_out: the routed sum once to " + std::string(name_of(recipe.activation)));
   if (draft.has_shared() && draft.spec.shared.gate)

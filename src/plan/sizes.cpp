@@ -8,18 +8,21 @@
 namespace motet {
 namespace {
 
-constexpr std::int64_t kBiasBytes = 4;
-
 void add(WeightSize& sum, const WeightSize& part, std::int64_t times = 1) {
   sum.bytes = std::min(sum.bytes + bounded_product({part.bytes, times}), kLargestSize + 1);
+  sum.most_bytes = std::min(sum.most_bytes + bounded_product({part.most_bytes, times}), kLargestSize + 1);
   sum.parameters = std::min(sum.parameters + bounded_product({part.parameters, times}), kLargestSize + 1);
 }
 
 /// Blocks along one axis; a block of 0 is the whole extent.
 std::int64_t blocks(std::int64_t extent, std::int64_t block) { return block == 0 ? 1 : ceil_div(extent, block); }
 
-WeightSize vector_size(std::int64_t count, std::int64_t element_bytes) {
-  return {.bytes = bounded_product({count, element_bytes}), .parameters = count};
+WeightSize codes_size(std::int64_t bytes, std::int64_t parameters) {
+  return {.bytes = bytes, .most_bytes = bytes, .parameters = parameters};
+}
+
+WeightSize vector_size(std::int64_t count, DType usual = DType::bf16) {
+  return {.bytes = bounded_product({count, bits_of(usual) / 8}), .most_bytes = bounded_product({count, 4})};
 }
 
 }  // namespace
@@ -37,12 +40,12 @@ WeightSize matrix_size(const Catalog& catalog, const ProjectionSpec& projection,
   const FormatFacts* format = catalog.format(projection.format);
   WeightSize size;
   if (format == nullptr || rows == 0 || cols == 0) return size;
-  size.parameters = bounded_product({rows, cols});
-  size.bytes = bounded_product({rows, ceil_div(cols, format->values_per_block), format->bytes_per_block});
-  const std::int64_t scales =
-      bounded_product({blocks(rows, projection.block_rows), blocks(cols, projection.block_cols), format->scale_bytes});
-  size.bytes = std::min(size.bytes + scales, kLargestSize + 1);
-  if (projection.bias) add(size, vector_size(rows, kBiasBytes));
+  add(size, codes_size(bounded_product({rows, ceil_div(cols, format->values_per_block), format->bytes_per_block}),
+                       bounded_product({rows, cols})));
+  add(size, codes_size(
+                bounded_product({blocks(rows, projection.block_rows), blocks(cols, projection.block_cols), format->scale_bytes}), 0));
+  add(size, codes_size(format->tensor_scale_bytes, 0));
+  if (projection.bias) add(size, vector_size(rows));
   return size;
 }
 
@@ -57,19 +60,23 @@ WeightSize common_size(const Catalog& catalog, const LayerSpec& spec, std::int64
   const RouterSpec& router = spec.router;
   const std::int64_t scored = spec.experts + router.zero_experts;
   WeightSize size;
-  add(size, {.bytes = bounded_product({scored, spec.hidden, bits_of(router.weight_dtype) / 8}),
-             .parameters = bounded_product({scored, spec.hidden})});
-  const int vectors = int{router.logit_bias} + int{router.selection_bias} + int{router.per_expert_scale};
-  add(size, vector_size(scored, 4), vectors);
+  add(size, codes_size(bounded_product({scored, spec.hidden, bits_of(router.weight_dtype) / 8}),
+                       bounded_product({scored, spec.hidden})));
+  if (router.logit_bias) add(size, vector_size(scored));
+  if (router.selection_bias) add(size, vector_size(scored, DType::f32));  // files keep this one in F32
+  if (router.per_expert_scale) add(size, vector_size(spec.experts));
   if (shared_intermediate > 0) {
     add(size, matrix_size(catalog, spec.shared.gate_up, shared_intermediate, spec.hidden), spec.shared.activation.gated ? 2 : 1);
     add(size, matrix_size(catalog, spec.shared.down, spec.hidden, shared_intermediate));
-    if (spec.shared.gate) add(size, vector_size(spec.hidden, 4));
+    if (spec.shared.gate) {
+      add(size, vector_size(spec.hidden));
+      size.parameters = std::min(size.parameters + spec.hidden, kLargestSize + 1);
+    }
   }
   if (spec.latent > 0) {
     add(size, matrix_size(catalog, spec.latent_in, spec.latent, spec.hidden));
     add(size, matrix_size(catalog, spec.latent_out, spec.hidden, spec.latent));
-    if (spec.latent_norm) add(size, vector_size(spec.latent, 4));
+    if (spec.latent_norm) add(size, vector_size(spec.latent));
   }
   return size;
 }

@@ -15,13 +15,15 @@ inline constexpr std::int64_t kLargestSize = std::int64_t{1} << 56;
 /// Product of extents >= 0, or kLargestSize + 1 when it is larger than kLargestSize.
 std::int64_t bounded_product(std::initializer_list<std::int64_t> extents) noexcept;
 
-/// Bytes and elements of weights.
+/// Sizes of weights, counted as a checkpoint counts them: parameters are the elements of matrices (and of the shared gate), not
+/// biases and not scales. A spec does not say the dtype of its vectors.
 struct WeightSize {
-  std::int64_t bytes = 0, parameters = 0;
+  std::int64_t bytes = 0;       ///< of codes, scales and vectors, a vector's element as files usually hold it: BF16
+  std::int64_t most_bytes = 0;  ///< the same with F32 vectors: an upper bound
+  std::int64_t parameters = 0;
 };
 
-/// One matrix [rows, cols] with its scales and bias. A bias element counts 4 bytes: files hold bf16 or f32, and the spec does not
-/// say.
+/// One matrix [rows, cols] with its scales and bias.
 WeightSize matrix_size(const Catalog& catalog, const ProjectionSpec& projection, std::int64_t rows, std::int64_t cols) noexcept;
 /// Gate (when there is one), up and down of one routed expert that holds `intermediate` of its rows.
 WeightSize expert_size(const Catalog& catalog, const LayerSpec& spec, std::int64_t intermediate) noexcept;

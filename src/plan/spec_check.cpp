@@ -200,9 +200,9 @@ void check_router(const LayerSpec& spec, Refusals& out) {
   if (router.zero_experts > 0 && router.scale_site == ScaleSite::routed_sum && router.scale != 1)
     out.push_back({"zero_expert_scale", "zero experts take the scale through their weights", "scale on the routed sum",
                    "scale_site = weights"});
-  if (router.weight_site == WeightSite::input && spec.top_k > 1 && !router.sigmoid_weight && spec.family != "llama4")
-    out.push_back({"weight_on_input_top_k", "a weight on the input goes with top_k 1 unless the family defines it for more",
-                   named("top_k", spec.top_k), "top_k 1, or family llama4"});
+  if (router.weight_site == WeightSite::input && spec.top_k > 1 && !router.sigmoid_weight)
+    out.push_back({"weight_on_input_top_k", "a weight on the input goes with top_k 1 unless it is a sigmoid of each expert's own logit",
+                   named("top_k", spec.top_k), "top_k 1, or sigmoid_weight"});
   if (router.weight_site == WeightSite::activation || router.weight_site == WeightSite::combine)
     out.push_back({"weight_site_not_built", "the routing weight is applied on the input or in finalize",
                    std::string(name_of(router.weight_site)), "input or finalize"});

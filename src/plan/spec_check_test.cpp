@@ -126,6 +126,8 @@ TEST(L11, PublishedOdditiesAreNotRefused) {
   LayerSpec llama = fake::gpt_oss();
   llama.family = "llama4";
   llama.router.weight_site = WeightSite::input;
+  EXPECT_FALSE(fake::try_plan(llama).plan) << "a family's name decides nothing";
+  llama.router.sigmoid_weight = true;
   EXPECT_TRUE(fake::try_plan(llama).plan) << "any top_k is defined";
   LayerSpec ragged = fake::gpt_oss();
   ragged.gate_up = ragged.down = fake::projection("fp8_block");

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
-#include "motet/verify.h"
-#include "runtime/routing_check.h"
+#include "kernels/kernel.h"
+#include "runtime/check_truth.h"
 #include "runtime/rows.h"
 
 namespace motet {
@@ -77,47 +78,91 @@ std::string sentence(const CheckReport& report, const Distance& distance, const 
   return text + (report.ok ? ": ok" : ": outside its bound");
 }
 
+bool same_routing(const CheckRun& run, const std::int32_t* index, const float* weights) {
+  return run.index.empty() || (std::equal(run.index.begin(), run.index.end(), index) &&
+                               std::memcmp(run.weights.data(), weights, run.weights.size() * sizeof(float)) == 0);
+}
+
 }  // namespace
+
+CheckTruth::CheckTruth(const Plan& run, std::shared_ptr<const LayerWeights> weights, std::vector<float> hidden_states,
+                       std::int64_t tokens)
+    : plan_(reference_plan_of(run, tokens)),
+      weights_(std::move(weights)),
+      hidden_states_(std::move(hidden_states)),
+      tokens_(tokens),
+      pool_(plan_.threads),
+      layer_(Layer::create(plan_, weights_, {}, &pool_)) {}
+
+const std::vector<float>& CheckTruth::output(const std::int32_t* index, const float* weights) {
+  if (own_ && same_routing(*own_, index, weights)) return own_->output;
+  const auto choices = static_cast<std::size_t>(tokens_ * plan_.spec.top_k);
+  if (last_.index.size() == choices && last_.output.size() == hidden_states_.size() && same_routing(last_, index, weights))
+    return last_.output;
+  last_.index.assign(index, index + choices);
+  last_.weights.assign(weights, weights + choices);
+  last_.output.assign(hidden_states_.size(), 0);
+  last_.status = layer_->forward({.hidden_states = input(), .router_logits = {}, .top_k_index = index, .top_k_weights = weights},
+                                 {.output = {last_.output.data(), DType::f32, tokens_, plan_.spec.hidden}});
+  if (!last_.status.ok()) throw Error(last_.status.code, std::string(last_.status.text()));
+  return last_.output;
+}
+
+const CheckRun& CheckTruth::own() {
+  if (!own_) own_ = run_tokens(*layer_, hidden_states_, 0, tokens_);
+  if (!own_->status.ok()) throw Error(own_->status.code, std::string(own_->status.text()));
+  return *own_;
+}
+
+const LogitTruth& CheckTruth::logits() {
+  if (!logits_) logits_ = true_logits(plan_, weights_, input(), pool_);
+  return *logits_;
+}
+
+double sums_bound(const Plan& run) noexcept {
+  if (run.recipe.arithmetic != name_of(KernelArithmetic::f32)) return run.recipe.error_bound;
+  // A running sum of n terms of random sign rounds n times, at the size of the sum so far: 2^-24 sqrt(n / 6) of the result (root
+  // mean square). 8 leaves room for bodies that steepen errors and for terms that cancel.
+  const LayerSpec& spec = run.spec;
+  std::int64_t terms = spec.dispatch_width() + spec.intermediate + spec.top_k;
+  if (spec.latent > 0) terms += spec.hidden + 2 * spec.latent;
+  if (spec.shared.intermediate > 0) terms += spec.hidden + spec.shared.intermediate;
+  return std::min(run.recipe.error_bound, 8 * 0x1p-24 * std::sqrt(static_cast<double>(terms) / 6));
+}
 
 CheckReport check_forward(const Plan& run, const std::shared_ptr<const LayerWeights>& weights, const ForwardInput& input,
                           const ConstMatrix& output, const std::int32_t* top_k_index, const float* top_k_weights) {
-  const std::int64_t tokens = input.hidden_states.rows, hidden = run.spec.hidden;
-  if ((tokens > 0 && (top_k_index == nullptr || top_k_weights == nullptr)) || output.rows != tokens || output.cols != hidden ||
-      input.hidden_states.cols != hidden)
+  if (input.hidden_states.cols != run.spec.hidden)
+    throw Error(ErrorCode::invalid_argument, "a check needs the forward's hidden states of [tokens, " +
+                                                 std::to_string(run.spec.hidden) + "], but they have " +
+                                                 std::to_string(input.hidden_states.cols) + " columns; pass what forward was given");
+  CheckTruth truth(run, weights, values_of(input.hidden_states), input.hidden_states.rows);
+  return check_against(truth, run, input, output, top_k_index, top_k_weights);
+}
+
+CheckReport check_against(CheckTruth& truth, const Plan& run, const ForwardInput& input, const ConstMatrix& output,
+                          const std::int32_t* top_k_index, const float* top_k_weights) {
+  const std::int64_t tokens = truth.tokens(), hidden = run.spec.hidden;
+  if ((tokens > 0 && (top_k_index == nullptr || top_k_weights == nullptr)) || output.rows != tokens || output.cols != hidden)
     throw Error(ErrorCode::invalid_argument,
                 "a check needs the forward's output of [tokens, hidden] and its routing; pass what forward was given and gave");
-
-  const Plan reference = reference_plan_of(run, tokens);
-  const std::vector<float> hidden_states = values_of(input.hidden_states);
-  const ConstMatrix exact_input{hidden_states.data(), DType::f32, tokens, hidden};
-  std::vector<float> truth(hidden_states.size());
-  ThreadPool pool(reference.threads);
-  {
-    const std::unique_ptr<Layer> layer = Layer::create(reference, weights, {}, &pool);
-    const RunStatus status = layer->forward(
-        {.hidden_states = exact_input, .router_logits = {}, .top_k_index = top_k_index, .top_k_weights = top_k_weights},
-        {.output = {truth.data(), DType::f32, tokens, hidden}});
-    if (!status.ok()) throw Error(status.code, std::string(status.text()));
-  }
 
   RoutingComparison routing;
   if (input.top_k_index == nullptr) {
     std::vector<bool> skip(static_cast<std::size_t>(tokens));
     for (std::int64_t token = 0; token < tokens; ++token)
-      skip[static_cast<std::size_t>(token)] = !row_is_finite(hidden_states, token, hidden);
-    LogitTruth logits;
-    if (input.router_logits.data != nullptr)
-      logits.logits = values_of(input.router_logits);
-    else
-      logits = true_logits(reference, weights, exact_input, pool);
-    routing = compare_routing(run.spec, *weights, logits, input.token_ids, top_k_index, top_k_weights, skip);
+      skip[static_cast<std::size_t>(token)] = !row_is_finite(truth.hidden_states(), token, hidden);
+    LogitTruth given;
+    if (input.router_logits.data != nullptr) given.logits = values_of(input.router_logits);
+    routing = compare_routing(run.spec, *truth.weights(), input.router_logits.data != nullptr ? given : truth.logits(),
+                              input.token_ids, top_k_index, top_k_weights, skip);
   }
 
-  const Distance distance = distance_of(truth, values_of(output), tokens, hidden);
+  const Distance distance = distance_of(truth.output(top_k_index, top_k_weights), values_of(output), tokens, hidden);
   CheckReport report;
   report.tokens = tokens;
   report.relative_l2 = distance.error_squares == 0 ? 0 : std::sqrt(distance.error_squares / distance.truth_squares);
-  report.bound = run.recipe.error_bound + output_rounding(output.dtype);
+  report.bound = sums_bound(run) + output_rounding(output.dtype);
   report.routing_mismatches = routing.mismatches;
   report.near_ties = routing.near_ties;
   report.weights_abs = routing.weights_abs;

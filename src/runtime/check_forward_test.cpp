@@ -48,6 +48,19 @@ TEST_P(CheckForward, AcceptsARightResult) {
   EXPECT_EQ(report.tokens, kTokens);
 }
 
+TEST_P(CheckForward, NoticesAnFp32KernelThatWastesMostOfThePromise) {
+  const double promise = layer->plan().recipe.error_bound, unchanged = check().relative_l2;
+  double squares = 0;
+  for (const float value : run.output) squares += static_cast<double>(value) * value;
+  const double size = std::sqrt(squares / static_cast<double>(run.output.size()));
+  for (std::size_t i = 0; i < run.output.size(); ++i)
+    run.output[i] = static_cast<float>(run.output[i] + (i % 2 == 0 ? 0.5 : -0.5) * promise * size);
+  const CheckReport report = check();
+  EXPECT_GT(report.relative_l2, 100 * unchanged);
+  EXPECT_LT(report.relative_l2, promise);
+  EXPECT_FALSE(report.ok) << report.text;
+}
+
 TEST_P(CheckForward, NoticesASkippedToken) {
   std::fill(run.output.end() - spec.hidden, run.output.end(), 0.0f);
   EXPECT_FALSE(check().ok);
@@ -77,7 +90,7 @@ TEST_P(CheckForwardScaled, NoticesScalesInAnotherOrder) {
   ASSERT_NE(weights->experts[0].up.scales, nullptr);
   EXPECT_FALSE(check(experts_changed([](LayerWeights& other) {
                  for (ExpertView& expert : other.experts) {
-                   expert.up.scales += (expert.up.rows - 1) * expert.up.scale_row_stride;  // last row first
+                   expert.up.scales += (expert.up.rows - 1) / expert.up.block_rows * expert.up.scale_row_stride;  // last row first
                    expert.up.scale_row_stride = -expert.up.scale_row_stride;
                  }
                })).ok);
@@ -161,14 +174,26 @@ TEST_F(CheckRouting, GivenLogitsLeaveNoMarginAndTiesGoToTheLowerExpert) {
 }
 
 TEST(RunChecks, FilterChoosesBySubstringAndByGlob) {
-  for (const char* filter : {"numerics/reference:exact/bf16/intermediate-704", "numerics/reference*/bf16/intermediate-704"}) {
+  for (const char* filter : {"numerics/twin_wide:exact/bf16/intermediate-704", "numerics/*_wide*/bf16/intermediate-704"}) {
     const std::vector<CheckCase> cases = run_checks({.filter = filter});
     ASSERT_EQ(cases.size(), 1u) << filter;
-    EXPECT_EQ(cases[0].name, "numerics/reference:exact/bf16/intermediate-704");
+    EXPECT_EQ(cases[0].name, "numerics/twin_wide:exact/bf16/intermediate-704");
     EXPECT_TRUE(cases[0].passed) << cases[0].detail;
     EXPECT_FALSE(cases[0].skipped);
   }
   EXPECT_TRUE(run_checks({.filter = "no such case"}).empty());
+}
+
+TEST(RunChecks, TheReferenceIsNotHeldToItself) { EXPECT_TRUE(run_checks({.filter = "numerics/reference"}).empty()); }
+
+TEST(RunChecks, EndsEarlyWhenAskedAndKeepsTheCasesSoFar) {
+  static int asked;
+  asked = 0;
+  const std::vector<CheckCase> cases =
+      run_checks({.filter = "L9.zero_tokens_run/twin", .stop = [] { return ++asked > 2; }});
+  EXPECT_EQ(cases.size(), 2u);
+  EXPECT_EQ(asked, 3) << "once before each case, not again after it said to stop";
+  for (const CheckCase& each : cases) EXPECT_TRUE(each.passed) << each.detail;
 }
 
 }  // namespace

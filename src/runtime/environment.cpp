@@ -104,11 +104,12 @@ bool has_bf16_dot(std::string_view target) {
   return false;
 }
 
+/// By the processor alone, whatever target is forced or wished for: a backend passes over an arithmetic that its target lacks.
 void rank_arithmetics(const CpuFeatures& cpu, bool (*bf16_is_faster)(const CpuFeatures&), Environment& environment) {
-  const std::string& best = environment.targets.front().name;
   bool bf16_first = false;
-  if (!has_bf16_dot(best)) {
-    environment.ranking_evidence = "target " + best + " has no bf16 dot";
+  if (std::none_of(environment.targets.begin(), environment.targets.end(),
+                   [](const TargetFacts& target) { return target.usable && has_bf16_dot(target.name); })) {
+    environment.ranking_evidence = "this processor has no bf16 dot";
   } else {
     const auto row = std::find_if(std::begin(kRankings), std::end(kRankings), [&](const RankingRow& r) {
       return r.vendor == cpu.vendor && r.family == cpu.family && r.first_model <= cpu.model && cpu.model <= r.last_model;
@@ -173,6 +174,13 @@ Environment environment_of(const MachineReading& machine, bool (*bf16_is_faster)
   environment.page_bytes = machine.page_bytes;
   environment.numa_nodes = std::max(1, static_cast<int>(machine.topology.nodes.size()));
   return environment;
+}
+
+std::string missing_here(std::string_view target) {
+  if (target.empty()) return "";
+  for (const TargetFacts& facts : targets_of(this_cpu()))
+    if (facts.name == target) return facts.usable ? "" : facts.reason;
+  return "no target of this build";
 }
 
 Environment Environment::probe() { return environment_of(read_machine(), &bf16_dot_is_faster); }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/cgroup.h"
@@ -26,8 +27,11 @@ struct MachineReading {
 };
 MachineReading read_machine();
 
-/// `bf16_is_faster` is asked only when no table entry knows the processor and its best target has the bf16 dot.
+/// `bf16_is_faster` is asked only when no table entry knows the processor and it has the bf16 dot.
 /// Throws Error(not_supported) when forced_target names no target or one that is not usable.
 Environment environment_of(const MachineReading& machine, bool (*bf16_is_faster)(const CpuFeatures&));
+
+/// What this processor or build lacks to run a target, such as "lacks AVX-512 BF16"; "" when it can ("" names no target).
+std::string missing_here(std::string_view target);
 
 }  // namespace motet

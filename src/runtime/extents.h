@@ -14,12 +14,11 @@ struct Extents {
   std::int64_t hidden = 0, latent = 0;  ///< valid; latent 0 = none
   std::int64_t dispatch = 0;            ///< valid width that experts read and write
   std::int64_t experts = 0, zero_experts = 0, top_k = 0;
-  std::int64_t max_tokens = 0, max_rows = 0;
+  std::int64_t max_tokens = 0;
   std::int64_t hidden_stored = 0, dispatch_stored = 0, latent_stored = 0;
   std::int64_t act_stored = 0, shared_act_stored = 0;
   std::int64_t rows_stored = 0;       ///< stored width of GEMM2 rows
   std::int64_t activation_bytes = 0;  ///< of one prepared element
-  bool shared = false;
 
   std::int64_t choices() const { return experts + zero_experts; }
   std::int64_t x_stride() const { return hidden_stored * activation_bytes; }
@@ -29,7 +28,7 @@ struct Extents {
   std::int64_t shared_act_stride() const { return shared_act_stored * activation_bytes; }
 };
 
-/// Throws Error(invalid_argument) when the plan lacks an axis that its layer needs, or stores less than is valid.
+/// Requires a plan as plan() makes it, as all here; Layer::create has seen to that.
 Extents extents_of(const Plan& plan);
 
 /// Pointers into the workspace, one per area; null when the plan has no such area.
@@ -54,8 +53,7 @@ struct Areas {
   std::int64_t scratch_stride = 0;  ///< bytes per thread
 };
 
-/// Points the areas into `workspace` after checking that every area the layer needs is there, is large enough for the extents
-/// and lies inside the workspace. Throws Error(invalid_argument) naming the area, its bytes and the bytes needed.
-Areas areas_of(const Plan& plan, const Extents& extents, std::byte* workspace);
+/// Points the areas into a workspace of plan.workspace.bytes.
+Areas areas_of(const Plan& plan, std::byte* workspace);
 
 }  // namespace motet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finalize: GEMM2 rows to one routed sum per token, built in or through the model's row hook (design section 5).
+// Finalize: GEMM2 rows to one routed sum per token, built in or through the model's row hook (docs/hooks.md).
 //
 //   t = fp32(w * y), s = fp32(s + t), k ascending from s = 0, no contraction
 #pragma once

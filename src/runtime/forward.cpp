@@ -40,7 +40,7 @@ void LayerImpl::leave(StageId stage) noexcept {
   if (poison_ != nullptr) poison_->leave(stage);
 }
 
-/// The stages of the design, in order, each run whatever the number of tokens (L9). Dispatch and combine carry nothing on one rank.
+/// The stages of docs/architecture.md, in order, each run whatever the number of tokens (L9). Dispatch and combine carry nothing on one rank.
 RunStatus LayerImpl::run_stages(Call& call) noexcept {
   const auto stage = [&](StageId id, auto&& body) noexcept {
     enter(id);

@@ -4,20 +4,40 @@
 
 #include "base/fp_state.h"
 #include "base/thread_pool.h"
+#include "plan/difference.h"
+#include "plan/refusals.h"
 #include "routing/router.h"
+#include "runtime/environment.h"
 #include "runtime/guarded_executor.h"
 #include "runtime/layer_impl.h"
 
 namespace motet {
 namespace {
 
-/// A plan and hooks that belong together, and a plan that one rank can run (L11, L12).
-void check_plan_and_hooks(const Plan& plan, const Hooks& hooks) {
+/// Every width, area and recipe that forward relies on is the plan's: only a plan that plan() makes is taken (L16, L18). Planning
+/// again takes well under a millisecond.
+void check_plan(const Plan& given) {
+  const PlanResult fresh = plan(given.spec, given.deployment, given.environment);
+  if (!fresh.plan)
+    throw Error(ErrorCode::invalid_argument, "a plan must be as plan() makes it, but its spec and deployment cannot be planned: " +
+                                                 sentence_of(fresh.refusals.front()) + "; make a plan and leave it as it is");
+  if (const auto difference = first_difference(given, *fresh.plan))
+    throw Error(ErrorCode::invalid_argument, "a plan must be as plan() makes it, but " + difference->path + " is " +
+                                                 difference->first + " where plan() gives " + difference->second +
+                                                 "; make a plan and leave it as it is");
+  if (const std::string missing = missing_here(given.target); !missing.empty())
+    throw Error(ErrorCode::not_supported, "the target of a plan must be one of this machine's, but " + given.target + " is not (" +
+                                              missing + "); plan with Environment::probe() of the machine that runs the layer");
+  if (given.memory.fit != Fit::fits)
+    throw Error(ErrorCode::would_not_fit, "a layer must fit its memory limit of " + std::to_string(given.memory.limit) +
+                                              " bytes, but it needs " + std::to_string(given.memory.peak) + "; " +
+                                              given.memory.advice);
+}
+
+/// Hooks that belong to the plan (L12).
+void check_hooks(const Plan& plan, const Hooks& hooks) {
   const bool has_hook = hooks.row != nullptr || hooks.batch != nullptr;
   const bool wants_hook = plan.deployment.wishes.finalize == Finalize::hook;
-  if (plan.ranks.size() != 1)
-    throw Error(ErrorCode::not_supported, "a layer of several ranks needs an exchange, which is not built, but the plan has " +
-                                              std::to_string(plan.ranks.size()) + " ranks; plan with tp = 1 and ep = 1");
   if (hooks.row != nullptr && hooks.batch != nullptr)
     throw Error(ErrorCode::hook_mismatch, "a layer takes one hook, but both a row hook and a batch hook were given; give one");
   if (has_hook != wants_hook)
@@ -26,21 +46,6 @@ void check_plan_and_hooks(const Plan& plan, const Hooks& hooks) {
                     std::string(name_of(plan.deployment.wishes.finalize)) + " and " +
                     (has_hook ? "a hook was given; plan with finalize = hook"
                               : "no hook was given; give one or plan with finalize = builtin"));
-  if (plan.recipe.weight_site == WeightSite::activation || plan.recipe.weight_site == WeightSite::combine)
-    throw Error(ErrorCode::not_supported,
-                "the routing weight can be applied on the input or at finalize, but the plan applies it at " +
-                    std::string(name_of(plan.recipe.weight_site)) + ", which is not built; plan another weight site");
-  if (plan.memory.fit != Fit::fits)
-    throw Error(ErrorCode::would_not_fit, "a layer must fit its memory limit of " + std::to_string(plan.memory.limit) +
-                                              " bytes, but it needs " + std::to_string(plan.memory.peak) + "; " +
-                                              plan.memory.advice);
-}
-
-const Backend& backend_of(const Plan& plan) {
-  const Backend* backend = find_backend(plan.backend);
-  if (backend != nullptr) return *backend;
-  throw Error(ErrorCode::not_supported,
-              "the plan's backend must be one of this build, but it has no '" + plan.backend + "'; make the plan with plan()");
 }
 
 }  // namespace
@@ -52,7 +57,8 @@ std::unique_ptr<Layer> Layer::create(const Plan& plan, std::shared_ptr<const Lay
 
 std::unique_ptr<Layer> create_layer(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks,
                                     Executor* executor, const LayerOptions& options) {
-  check_plan_and_hooks(plan, hooks);
+  check_plan(plan);
+  check_hooks(plan, hooks);
   if (weights == nullptr)
     throw Error(ErrorCode::invalid_argument, "a layer needs weights, but null was given; load them or make synthetic ones");
   return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options);
@@ -66,8 +72,8 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
       extents_(extents_of(plan)),
       workspace_(plan.workspace.bytes, "the workspace of layer " + std::to_string(plan.spec.layer)) {
   check_vectors(plan_.spec, *weights_);
-  areas_ = areas_of(plan_, extents_, workspace_.data());
-  backend_ = backend_of(plan_).prepare(plan_, weights_);
+  areas_ = areas_of(plan_, workspace_.data());
+  backend_ = find_backend(plan_.backend)->prepare(plan_, weights_);
 
   if (executor != nullptr) {
     if (executor->threads() > plan_.threads)

@@ -4,54 +4,16 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/arena.h"
-#include "base/math.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "kernels/probe.h"
 #include "motet/error.h"
+#include "runtime/read_buffer.h"
 
 namespace motet {
 namespace {
 
 double now() noexcept { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-/// Fewest bytes that give a DRAM rate (evidence, Zen 5 with 32 MiB of last-level cache: 64 MiB read 10 to 20 % too fast, from 128
-/// MiB on the size made no difference).
-std::int64_t least_read_bytes(std::int64_t last_level) noexcept {
-  return round_up(std::max(std::int64_t{128} << 20, 2 * last_level), kReadPiece);
-}
-
-/// Bytes to read for a DRAM rate: beyond every cache, yet no more than a quarter of what is free. 0 when the two conflict.
-std::int64_t read_buffer_bytes(std::int64_t last_level, std::int64_t available) noexcept {
-  const std::int64_t wanted = round_up(std::max(std::int64_t{256} << 20, 4 * last_level), kReadPiece);
-  const std::int64_t bytes = std::min(wanted, round_down(available / 4, kReadPiece));
-  return bytes >= least_read_bytes(last_level) ? bytes : 0;
-}
-
-/// Writes pages from the front until all are resident, or `deadline` passed and at least `least` bytes are: the first write of
-/// memory that a virtual machine never used takes 8 to 12 us per 4 KiB. Returns the resident bytes.
-std::int64_t touch_until(Executor& executor, Arena& arena, std::int64_t least, std::int64_t page, double deadline) {
-  struct Work {
-    std::byte* data;
-    std::int64_t page;
-  };
-  std::int64_t touched = 0;
-  while (touched < arena.bytes() && (touched < least || now() < deadline)) {
-    Work work{arena.data() + touched, page};
-    const std::int64_t pieces = std::min<std::int64_t>(4 * executor.threads(), (arena.bytes() - touched) / kReadPiece);
-    executor.run(
-        pieces,
-        [](void* context, std::int64_t piece, int) noexcept {
-          const auto& mine = *static_cast<const Work*>(context);
-          for (std::int64_t at = 0; at < kReadPiece; at += mine.page)
-            *reinterpret_cast<volatile std::byte*>(mine.data + piece * kReadPiece + at) = std::byte{1};
-        },
-        &work);
-    touched += pieces * kReadPiece;
-  }
-  return touched;
-}
 
 void find_thread_limits(const MachineReading& machine, std::vector<Finding>& findings) {
   const double quota = machine.cgroup.cpu_quota;
@@ -150,7 +112,7 @@ class PooledProbe final : public RateProbe {
     MeasuredRates rates;
     rates.threads = wishes.threads;
     if (wishes.compute) measure_dots(rates, (wishes.bandwidth ? 0.35 : 1) * wishes.budget_seconds);
-    if (wishes.bandwidth) rates.read_bytes_per_second = measure_read(std::max(0.05, begin + wishes.budget_seconds - now()));
+    if (wishes.bandwidth) rates.read_bytes_per_second = measure_read(begin + wishes.budget_seconds);
     rates.seconds = now() - begin;
     return rates;
   }
@@ -170,22 +132,18 @@ class PooledProbe final : public RateProbe {
     }
   }
 
-  double measure_read(double seconds) {
+  /// 0 when there is no room for the buffer, or until enough of it is resident: later measurements go on touching.
+  double measure_read(double deadline) {
     const double begin = now();
-    if (resident_ == 0) {
-      const std::int64_t last_level = last_level_cache(machine_.topology);
-      const std::int64_t bytes = read_buffer_bytes(last_level, available_memory(machine_));
-      if (bytes == 0) return 0;
-      buffer_ = Arena(bytes, "the buffer of the read bandwidth probe");
-      resident_ = touch_until(pool_, buffer_, least_read_bytes(last_level), machine_.page_bytes, begin + 0.7 * seconds);
-    }
-    return measure_read_rate(pool_, buffer_.data(), resident_, machine_.cpu, std::max(0.02, begin + seconds - now()));
+    buffer_.touch(pool_, begin + 0.7 * (deadline - begin));
+    const double left = deadline - now();
+    if (buffer_.readable() == 0 || left <= 0) return 0;
+    return measure_read_rate(pool_, buffer_.data(), buffer_.readable(), machine_.cpu, left);
   }
 
   MachineReading machine_;
   ThreadPool pool_;
-  Arena buffer_;
-  std::int64_t resident_ = 0;
+  ReadBuffer buffer_{read_buffer_wish(last_level_cache(machine_.topology), available_memory(machine_), machine_.page_bytes)};
 };
 
 }  // namespace

@@ -90,6 +90,31 @@ TEST_F(Program, JsonIsOneDocumentWithAVersionedSchema) {
   }
 }
 
+TEST_F(Program, AnUnwritableStderrKeepsTheExitCode) {
+  const auto code = [](const char* arguments) { return WEXITSTATUS(std::system((std::string(MOTET_BIN_DIR "/motet ") + arguments).c_str())); };
+  EXPECT_EQ(code("inspect /nonexistent 2>/dev/full"), 5);
+  EXPECT_EQ(code("inspect /nonexistent 2>&-"), 5);
+  EXPECT_EQ(code("run x --chekc 2>/dev/full"), 2);
+  EXPECT_EQ(code("list >/dev/full 2>/dev/null"), 5);
+  EXPECT_EQ(code("--help >/dev/full 2>/dev/null"), 5);
+}
+
+TEST_F(Program, NumbersAreWholeAndInRange) {
+  for (const char* arguments : {"--tokens ''", "--tokens 1.5", "--tokens 9223372036854775808", "--seed -1", "--repeat 0", "--threads -1", "--threads x"}) {
+    EXPECT_EQ(run("run " + golden_ + " " + arguments).code, 2) << arguments;
+  }
+  EXPECT_EQ(run("bench gpt-oss-20b --experts 4 --repeat 9223372036854775807").code, 2);
+}
+
+TEST_F(Program, NamesFromFilesCannotSteerTheTerminal) {
+  fs::copy(golden_, work_ / "ckpt");
+  std::ofstream(work_ / "ckpt" / "stale\x1b[31m\xc2\x9b" "2J.safetensors") << "x";
+  const Result result = run("inspect " + (work_ / "ckpt").string());
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out.find('\x1b'), std::string::npos);
+  EXPECT_EQ(result.out.find("\xc2\x9b"), std::string::npos);
+}
+
 TEST_F(Program, TablesHaveNoColourOffATerminal) {
   EXPECT_EQ(run("doctor").out.find('\033'), std::string::npos);
   EXPECT_EQ(run("inspect " + golden_).out.find('\033'), std::string::npos);
@@ -117,6 +142,8 @@ TEST_F(Program, ExitCodesTellTheKindOfFailure) {
   EXPECT_EQ(run("plan " + golden_ + " --memory-limit 4KiB").code, 4);
   EXPECT_EQ(run("plan " + golden_ + " --layer 99").code, 2);
   EXPECT_EQ(run("run " + golden_ + " --tokens -1").code, 2);
+  EXPECT_EQ(run("plan " + golden_ + " --layer -5").code, 2);
+  EXPECT_EQ(run("run " + golden_ + " --layer 0,0").code, 2);
 }
 
 TEST_F(Program, RefusalsNameWhatIsNotBuilt) {
@@ -124,7 +151,26 @@ TEST_F(Program, RefusalsNameWhatIsNotBuilt) {
   EXPECT_NE(fast.err.find("fast"), std::string::npos) << fast.err;
   const Result packed = run("run " + golden_ + " --residence packed");
   EXPECT_NE(packed.err.find("packed"), std::string::npos) << packed.err;
-  EXPECT_EQ(run("run " + golden_ + " --arithmetic fast --allow-substitution --json").code, 0);
+  const Result substituted = run("run " + golden_ + " --arithmetic fast --allow-substitution --json --no-probe");
+  ASSERT_EQ(substituted.code, 0) << substituted.err;
+  EXPECT_EQ(substituted.json().at("layers").at(0).at("substitutions").size(), 1U);
+}
+
+TEST_F(Program, WhatDoesNotFitIsRefusedBeforeItIsMade) {
+  EXPECT_EQ(run("run " + golden_ + " --tokens 4611686018427387904").code, 3);
+  const Result run_limit = run("run " + golden_ + " --tokens 8000000 --memory-limit 100MiB");
+  EXPECT_EQ(run_limit.code, 4) << run_limit.err;
+  const Result bench_limit = run("bench deepseek-v3 --memory-limit 1GiB");
+  EXPECT_EQ(bench_limit.code, 4) << bench_limit.err;
+  EXPECT_EQ(run("bench gpt-oss-20b --experts 2").code, 3);
+}
+
+TEST_F(Program, InputTensorsThatNobodyReadsAreSaid) {
+  const std::vector<float> hidden(288, 0.5F), logits(16, 1);
+  write_tensor_file((work_ / "in.safetensors").string(), {{"hidden_states", DType::f32, {1, 288}, hidden.data()}, {"router_logit", DType::f32, {1, 16}, logits.data()}});
+  const Result result = run("run " + golden_ + " --no-probe --input " + (work_ / "in.safetensors").string());
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.err.find("router_logit"), std::string::npos) << result.err;
 }
 
 TEST_F(Program, OutputFilesAppearWholeOrNotAtAll) {
@@ -140,7 +186,7 @@ TEST_F(Program, OutputFilesAppearWholeOrNotAtAll) {
   EXPECT_EQ(run("run " + golden_ + " --output /dev/null").code, 5);
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
   std::size_t left = 0;
-  for (const auto& entry : fs::directory_iterator(work_)) left += entry.path().filename().string().starts_with("result.safetensors.") ? 1U : 0U;
+  for (const auto& entry : fs::directory_iterator(work_)) left += entry.path().filename().string().starts_with(".motet-") ? 1U : 0U;
   EXPECT_EQ(left, 0U);
 }
 
@@ -212,11 +258,12 @@ TEST_F(Program, CompletionCoversEveryCommand) {
 }
 
 TEST_F(Program, InterruptEndsCleanly) {
+  EXPECT_EQ(WEXITSTATUS(std::system("timeout -s INT 1 " MOTET_BIN_DIR "/motet check >/dev/null 2>&1; test $? = 124")), 0);  // 124: timeout's, after its child ended
   const fs::path output = work_ / "never.safetensors";
   const std::string command = MOTET_BIN_DIR "/motet run " + golden_ + " --repeat 100000000 --no-probe --output " + output.string() + " 2>/dev/null & pid=$!; sleep 0.7; kill -INT $pid; wait $pid; exit $?";
   const int status = std::system(("bash -c '" + command + "'").c_str());
   EXPECT_EQ(WEXITSTATUS(status), 130);
-  for (const auto& entry : fs::directory_iterator(work_)) EXPECT_FALSE(entry.path().filename().string().starts_with("never")) << entry.path();
+  for (const auto& entry : fs::directory_iterator(work_)) EXPECT_FALSE(entry.path().filename().string().starts_with("never") || entry.path().filename().string().starts_with(".motet-")) << entry.path();
 }
 
 TEST_F(Program, ForcedTargetsAreTakenAndSaid) {
@@ -232,7 +279,7 @@ TEST_F(Program, ForcedTargetsAreTakenAndSaid) {
 TEST_F(Program, CheckWritesJUnit) {
   const fs::path report = work_ / "report.xml";
   ASSERT_EQ(run("check " + golden_ + " --junit " + report.string()).code, 0);
-  EXPECT_NE(slurp(report).find("<testsuite name=\"motet check\" tests=\"2\" failures=\"0\""), std::string::npos) << slurp(report);
+  EXPECT_NE(slurp(report).find("<testsuite name=\"motet check\" tests=\"16\" failures=\"0\""), std::string::npos) << slurp(report);
   EXPECT_EQ(run("check --filter no_such_case_anywhere").code, 2);
 }
 

@@ -12,10 +12,9 @@ cmake --build "$work/build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$work/build/consumer_cpp" "$source/sample/gpt-oss-tiny"
 "$work/build/consumer_c" "$source/sample/gpt-oss-tiny"
 config=$(find "$work/prefix" -name motet.pc -exec dirname {} \;)
-flags=$(PKG_CONFIG_PATH="$config" pkg-config --cflags --libs motet)
-cc "$source/tests/consumer/consumer.c" $flags -o "$work/by_pkg_config" -Wl,-rpath,"$(PKG_CONFIG_PATH="$config" pkg-config --variable=libdir motet)"
-"$work/by_pkg_config" "$source/sample/gpt-oss-tiny"
-flags=$(PKG_CONFIG_PATH="$config" pkg-config --static --cflags --libs motet)
-cc "$source/tests/consumer/consumer.c" -static-libgcc -Wl,-Bstatic $(PKG_CONFIG_PATH="$config" pkg-config --cflags --libs motet) -Wl,-Bdynamic $(printf '%s\n' $flags | grep -v -e -lmotet) -lm -o "$work/by_static"
-"$work/by_static" "$source/sample/gpt-oss-tiny"
+export PKG_CONFIG_PATH="$config"
+cc "$source/tests/consumer/consumer.c" $(pkg-config --cflags --libs motet) -o "$work/c_by_pkg_config" -Wl,-rpath,"$(pkg-config --variable=libdir motet)"
+"$work/c_by_pkg_config" "$source/sample/gpt-oss-tiny"
+c++ "$source/tests/consumer/consumer.cpp" $(pkg-config --cflags --libs motet-cxx) -o "$work/cpp_by_pkg_config"
+"$work/cpp_by_pkg_config" "$source/sample/gpt-oss-tiny"
 echo "consumer: C++ and C, by CMake and by pkg-config"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -28,12 +29,13 @@ inline std::vector<std::string> golden_names() {
   return names;
 }
 
-/// The two files of a golden checkpoint, in memory and in a directory of their own.
+/// The two files of a golden or a made checkpoint, in memory and in a directory of their own.
 struct Victim {
   explicit Victim(const std::string& name)
       : config(testing::read_file(golden(name) + "/config.json")), weights(testing::read_file(golden(name) + "/model.safetensors")) {
     restore();
   }
+  explicit Victim(const testing::TestCheckpoint& made) : config(made.config.dump()), weights(testing::file_text(made.tensors)) { restore(); }
   void restore() const {
     testing::write_file(config_path(), config);
     testing::write_file(weights_path(), weights);

@@ -36,7 +36,7 @@ struct BrokenValue {
   const char* word;
 };
 
-TEST(L18, ScalesAndCodesThatAreNoNumbersAreRefusedByTensor) {
+TEST(L18, ScalesThatAreNoNumbersAreRefusedByTensor) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   std::vector<BrokenValue> values = {
       {"gpt_oss_mxfp4", "layers.0.mlp.experts", "gate_up_proj_scales", "\xff", "0xff"},
@@ -46,7 +46,6 @@ TEST(L18, ScalesAndCodesThatAreNoNumbersAreRefusedByTensor) {
       {"gpt_oss_mxfp4", "layers.0.mlp.router", "weight", "\xc0\x7f", "nan"},
       {"qwen3_moe_nvfp4_ct", "experts.0.down_proj", "weight_scale", "\x7f", "NaN"},
       {"qwen3_moe_nvfp4_ct", "experts.0.down_proj", "weight_scale", "\x81", "sign bit"},
-      {"deepseek_v3_fp8_block", "experts.0.down_proj", "weight", "\x7f", "NaN"},
   };
   for (const float value : {0.0f, -0.0f, -1.0f, kNaN, kInf, -kInf}) {
     values.push_back({"qwen3_moe_nvfp4_ct", "experts.0.down_proj", "weight_global_scale", f32_bytes(value), "finite and above 0"});
@@ -97,7 +96,9 @@ TEST(L8, HiddenStatesThatAreNoNumbersStayInTheirOwnToken) {
           ASSERT_TRUE(same_bits(row(given.weights, kTokens, token), row(expected.weights, kTokens, token))) << "token " << token;
         }
         const std::vector<float> own = row(given.output, kTokens, kBroken);
-        if (std::isnan(value)) EXPECT_TRUE(std::all_of(own.begin(), own.end(), [](float x) { return std::isnan(x); })) << "a NaN does not vanish";
+        if (std::isnan(value)) {
+          EXPECT_TRUE(std::all_of(own.begin(), own.end(), [](float x) { return std::isnan(x); })) << "a NaN does not vanish";
+        }
         for (std::int64_t k = 0; k < run.plan.spec.top_k; ++k) {
           const std::int32_t id = given.index[static_cast<std::size_t>(kBroken * run.plan.spec.top_k + k)];
           EXPECT_TRUE(id >= 0 && id < run.plan.spec.experts) << id;

@@ -79,13 +79,72 @@ TEST(L18, APlanThatWasTamperedWithIsRefused) {
     tamper(plan);
     return code_of([&] { Layer::create(plan, weights_of(spec)); });
   };
+  EXPECT_EQ(create_with([](Plan&) {}), ErrorCode::ok);
   EXPECT_EQ(create_with([](Plan& plan) { plan.workspace.areas.clear(); }), ErrorCode::invalid_argument);
   EXPECT_EQ(create_with([](Plan& plan) { plan.workspace.areas.back().offset = plan.workspace.bytes; }),
             ErrorCode::invalid_argument);
   EXPECT_EQ(create_with([](Plan& plan) { plan.deployment.tokens = 1 << 20; }), ErrorCode::invalid_argument);
   EXPECT_EQ(create_with([](Plan& plan) { plan.widths.clear(); }), ErrorCode::invalid_argument);
-  EXPECT_EQ(create_with([](Plan& plan) { plan.backend = "none"; }), ErrorCode::not_supported);
-  EXPECT_EQ(create_with([](Plan& plan) { plan.ranks.clear(); }), ErrorCode::not_supported);
+  EXPECT_EQ(create_with([](Plan& plan) { plan.backend = "none"; }), ErrorCode::invalid_argument);
+  EXPECT_EQ(create_with([](Plan& plan) { plan.ranks.clear(); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(create_with([](Plan& plan) { plan.fingerprint.clear(); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(create_with([](Plan& plan) { plan.deployment.tokens = 0; }), ErrorCode::invalid_argument);  // cannot be planned
+}
+
+TEST(L16, APlanWhoseMemoryWouldBeOverrunIsRefusedByItsFirstWrongField) {
+  const LayerSpec& spec = check_shape("intermediate-704");
+  const CheckWay way{.backend = "cpu", .target = "", .arithmetic = Arithmetic::exact};
+  const auto refusal = [&](void (*tamper)(Plan&)) {
+    Plan plan = plan_way(spec, way, 2, machine()).value();
+    tamper(plan);
+    std::string text;
+    EXPECT_EQ(code_of([&] { Layer::create(plan, weights_of(spec)); }, &text), ErrorCode::invalid_argument);
+    return text;
+  };
+  const auto expect_named = [](const std::string& text, const char* field) {
+    EXPECT_NE(text.find(std::string("but ") + field + " is "), std::string::npos) << text;
+  };
+  expect_named(refusal([](Plan& plan) { plan.threads += 62; }), "threads");
+  expect_named(refusal([](Plan& plan) { plan.recipe.activation = DType::bf16; }), "recipe.activation");
+  expect_named(refusal([](Plan& plan) {
+                 for (Width& width : plan.widths)
+                   if (width.axis == Axis::hidden) width.stored = width.valid + 1;  // below the kernels' k_unit
+               }),
+               "widths[0].stored");
+  const std::string scratch = refusal([](Plan& plan) {
+    for (Area& area : plan.workspace.areas)
+      if (area.id == AreaId::scratch) area.bytes = 64;
+  });
+  EXPECT_NE(scratch.find("].bytes is 64 where plan() gives"), std::string::npos) << scratch;
+}
+
+TEST(L11, ASubstitutedPlanIsCreatedAndStillCheckedInFull) {
+  const LayerSpec& spec = check_shape("intermediate-704");
+  Deployment deployment;
+  deployment.tokens = 2;
+  deployment.wishes = {.backend = "reference", .target = "generic", .arithmetic = Arithmetic::fast, .allow_substitution = true};
+  Plan plan = motet::plan(spec, deployment, machine()).value();
+  EXPECT_EQ(plan.recipe.wished, Arithmetic::fast);
+  EXPECT_EQ(plan.deployment.wishes.arithmetic, Arithmetic::bf16);
+  EXPECT_EQ(plan.deployment.wishes.target, plan.target) << "the deployment as planned holds what was taken";
+  EXPECT_EQ(plan.deployment.wishes.backend, plan.backend);
+  EXPECT_EQ(code_of([&] { Layer::create(plan, weights_of(spec)); }), ErrorCode::ok);
+  plan.recipe.error_bound = 1;
+  EXPECT_EQ(code_of([&] { Layer::create(plan, weights_of(spec)); }), ErrorCode::invalid_argument);
+}
+
+TEST(L11, APlanForATargetThatThisMachineLacksIsNotCreated) {
+  Environment elsewhere = machine();
+  std::string missing;
+  for (TargetFacts& target : elsewhere.targets) {
+    if (target.usable) continue;
+    missing = target.name;
+    target.compiled = target.usable = true;
+  }
+  if (missing.empty()) GTEST_SKIP() << "this machine runs every target of this build";
+  const LayerSpec& spec = check_shape("intermediate-704");
+  const Plan plan = plan_way(spec, {.backend = "cpu", .target = missing}, 2, elsewhere).value();
+  EXPECT_EQ(code_of([&] { Layer::create(plan, weights_of(spec)); }), ErrorCode::not_supported);
 }
 
 class HostileForward : public testing::Test {

@@ -26,7 +26,49 @@ std::int64_t body_bias_elements(const ProjectionSpec& gate_up, const ProjectionS
   return (gate_up.bias ? (gated ? 2 : 1) * intermediate : 0) + (down.bias ? width : 0);
 }
 
+std::int64_t few_tokens(const KernelSet* set, bool transposed, bool invariant) noexcept {
+  return set == nullptr || set->few == nullptr || transposed || invariant ? 0 : set->max_few;
+}
+
+std::string sum_order(std::string_view role, const KernelSet& set, bool transposed, std::int64_t few) {
+  std::string text = std::string(role) + " (" + std::string(set.format) + (transposed ? ", transposed" : "") + "): fp32 in the order of ";
+  text += few > 0 ? "`few` for at most " + std::to_string(few) + " tokens of an expert, else of `many`"
+                  : std::string("`many`, whatever the number of tokens");
+  if (set.folds) text += "; a row whose own scales cannot be folded exactly in the order of `few` there too";
+  return text;
+}
+
 }  // namespace
+
+CpuFew few_of(const CpuKernels& kernels, const LayerSpec& spec, bool invariant) noexcept {
+  return {.gate_up = few_tokens(kernels.gate_up, spec.gate_up.transposed, invariant),
+          .down = few_tokens(kernels.down, spec.down.transposed, invariant),
+          .shared_gate_up = few_tokens(kernels.shared_gate_up, spec.shared.gate_up.transposed, invariant),
+          .shared_down = few_tokens(kernels.shared_down, spec.shared.down.transposed, invariant),
+          .router = few_tokens(kernels.router, false, false)};
+}
+
+std::vector<std::string> sum_orders(const CpuKernels& kernels, const LayerSpec& spec, bool invariant) {
+  const CpuFew few = few_of(kernels, spec, invariant);
+  const struct {
+    std::string_view role;
+    const KernelSet* set;
+    bool transposed;
+    std::int64_t few;
+  } projections[] = {{"gate_up", kernels.gate_up, spec.gate_up.transposed, few.gate_up},
+                     {"down", kernels.down, spec.down.transposed, few.down},
+                     {"shared gate_up", kernels.shared_gate_up, spec.shared.gate_up.transposed, few.shared_gate_up},
+                     {"shared down", kernels.shared_down, spec.shared.down.transposed, few.shared_down},
+                     {"latent_in", kernels.latent_in, spec.latent_in.transposed, 0},
+                     {"latent_out", kernels.latent_out, spec.latent_out.transposed, 0}};
+  std::vector<std::string> out;
+  for (const auto& each : projections)
+    if (each.set != nullptr) out.push_back(sum_order(each.role, *each.set, each.transposed, each.few));
+  out.push_back("router (" + std::string(kernels.router->format) + "): fp32 from the values as given, in the order of " +
+                (few.router > 0 ? "`few`" : "`many`") + ", whatever the number of tokens");
+  out.push_back("`few` and `many`: an order never depends on rows, threads or place in the batch");
+  return out;
+}
 
 CpuChoice kernels_for(const LayerSpec& spec, std::string_view target, KernelArithmetic arithmetic) {
   const bool shared = spec.shared.intermediate > 0, latent = spec.latent > 0;
@@ -101,8 +143,6 @@ CpuWidths cpu_widths(const CpuKernels& kernels, const LayerSpec& spec, const Cpu
   return out;
 }
 
-std::int64_t router_chunk(const KernelSet& router) noexcept { return std::max<std::int64_t>(router.max_few, kRouterManyTokens); }
-
 CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const CpuExtents& extents) {
   const struct {
     const KernelSet* set;
@@ -121,7 +161,7 @@ CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const C
   out.kernel = round_up(out.kernel, 64);
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   out.router_stride = round_up(round_up(spec.hidden, kernels.router->k_unit) * kFloat, 64);
-  out.tiles = std::max(2 * kTileElements * kFloat, router_chunk(*kernels.router) * out.router_stride);
+  out.tiles = std::max(2 * kTileElements * kFloat, std::max<std::int64_t>(kernels.router->max_few, kRouterManyTokens) * out.router_stride);
   return out;
 }
 

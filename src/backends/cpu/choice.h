@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/kernel.h"
 #include "plan/catalog.h"
@@ -23,6 +24,16 @@ struct CpuKernels {
   const KernelSet* router = nullptr;
   DType activation() const noexcept { return gate_up->activation; }
 };
+
+/// Most tokens of an expert for which a projection runs `few`; 0 = always `many`. Latent projections are always `many`.
+struct CpuFew {
+  std::int64_t gate_up = 0, down = 0, shared_gate_up = 0, shared_down = 0;
+  std::int64_t router = 0;  ///< tokens of a chunk; every chunk runs `few`, whatever the number of tokens
+};
+/// From kernels, layouts and the wish alone, so that the recipe can say it and running decides nothing.
+CpuFew few_of(const CpuKernels& kernels, const LayerSpec& spec, bool invariant) noexcept;
+/// What few_of means for each sum of the layer, one sentence per projection.
+std::vector<std::string> sum_orders(const CpuKernels& kernels, const LayerSpec& spec, bool invariant);
 
 struct CpuChoice {
   std::optional<CpuKernels> kernels;
@@ -58,7 +69,6 @@ constexpr std::int64_t kFewTileRows =
     128;  ///< rows of a tile when `few` runs: long calls, and the tile stays in the first-level cache
 constexpr std::int64_t kManyTileRows = kTileElements / kTileTokens;
 constexpr std::int64_t kRouterManyTokens = 16;  ///< tokens per chunk where the router has no `few`
-std::int64_t router_chunk(const KernelSet& router) noexcept;
 CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const CpuExtents& extents);
 
 /// fp32 copies of bias vectors, in elements; each of gate, up and down is contiguous.

@@ -2,8 +2,7 @@
 // Runs experts with the kernels of one target: two phases over (slot, row block), GEMM1 with the body, then GEMM2.
 //
 // Bits: a row's value depends on its own weights, its token and on which of `few` and `many` ran (how many tokens the expert
-// got, never more than that), so that threads, row blocks and repetition change nothing. Under the wish `invariant` it is always
-// `many`.
+// got, never more than that: few_of in cpu/choice.h), so that threads, row blocks and repetition change nothing.
 #pragma once
 
 #include <memory>
@@ -14,7 +13,7 @@
 
 namespace motet {
 
-/// Throws Error: wrong_shape (weights of another layer), not_supported (several ranks; kernels that this build lacks).
+/// Requires a plan as plan() makes it. Throws Error: wrong_shape (weights of another layer), not_supported (several ranks).
 std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights);
 
 }  // namespace motet

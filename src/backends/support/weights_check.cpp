@@ -1,55 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/support/weights_check.h"
 
-#include <type_traits>
+#include <string>
+
+#include "plan/difference.h"
 
 namespace motet {
 namespace {
-
-std::string shown(const std::string& value) { return "'" + value + "'"; }
-std::string shown(bool value) { return value ? "true" : "false"; }
-template <class T>
-std::string shown(T value) {
-  if constexpr (std::is_enum_v<T>) {
-    return "enumerator " + std::to_string(static_cast<long long>(value));
-  } else {
-    return std::to_string(value);
-  }
-}
-
-/// Collects the first difference.
-struct Difference {
-  std::string text;
-  template <class T>
-  void field(const std::string& name, const T& plan, const T& weights) {
-    if (text.empty() && !(plan == weights)) text = name + ": plan " + shown(plan) + ", weights " + shown(weights);
-  }
-};
-
-void compare(Difference& out, const std::string& name, const ProjectionSpec& plan, const ProjectionSpec& weights) {
-  out.field(name + ".format", plan.format, weights.format);
-  out.field(name + ".block_rows", plan.block_rows, weights.block_rows);
-  out.field(name + ".block_cols", plan.block_cols, weights.block_cols);
-  out.field(name + ".transposed", plan.transposed, weights.transposed);
-  out.field(name + ".bias", plan.bias, weights.bias);
-}
-
-void compare(Difference& out, const std::string& name, const Activation& plan, const Activation& weights) {
-  out.field(name + ".kind", plan.kind, weights.kind);
-  out.field(name + ".gated", plan.gated, weights.gated);
-  out.field(name + ".alpha", plan.alpha, weights.alpha);
-  out.field(name + ".limit", plan.limit, weights.limit);
-  out.field(name + ".offset", plan.offset, weights.offset);
-}
-
-void compare(Difference& out, const SharedExpertSpec& plan, const SharedExpertSpec& weights) {
-  out.field("shared.intermediate", plan.intermediate, weights.intermediate);
-  out.field("shared.gate", plan.gate, weights.gate);
-  out.field("shared.gate_up_order", plan.gate_up_order, weights.gate_up_order);
-  compare(out, "shared.activation", plan.activation, weights.activation);
-  compare(out, "shared.gate_up", plan.gate_up, weights.gate_up);
-  compare(out, "shared.down", plan.down, weights.down);
-}
 
 [[noreturn]] void refuse_matrix(const std::string& name, std::int64_t rows, std::int64_t cols, const WeightView& view) {
   throw Error(ErrorCode::wrong_shape, name + " must be [" + std::to_string(rows) + ", " + std::to_string(cols) + "], given [" +
@@ -84,34 +41,11 @@ void check_body(const std::string& name, const ExpertView& body, const BodyExten
 
 }  // namespace
 
-std::string first_difference(const LayerSpec& plan, const LayerSpec& weights) {
-  Difference out;
-  out.field("family", plan.family, weights.family);
-  out.field("layer", plan.layer, weights.layer);
-  out.field("hidden", plan.hidden, weights.hidden);
-  out.field("latent", plan.latent, weights.latent);
-  out.field("intermediate", plan.intermediate, weights.intermediate);
-  out.field("experts", plan.experts, weights.experts);
-  out.field("top_k", plan.top_k, weights.top_k);
-  compare(out, "activation", plan.activation, weights.activation);
-  out.field("gate_up_order", plan.gate_up_order, weights.gate_up_order);
-  compare(out, "gate_up", plan.gate_up, weights.gate_up);
-  compare(out, "down", plan.down, weights.down);
-  compare(out, plan.shared, weights.shared);
-  compare(out, "latent_in", plan.latent_in, weights.latent_in);
-  compare(out, "latent_out", plan.latent_out, weights.latent_out);
-  out.field("latent_norm", plan.latent_norm, weights.latent_norm);
-  out.field("router.weight_dtype", plan.router.weight_dtype, weights.router.weight_dtype);
-  out.field("router.zero_experts", plan.router.zero_experts, weights.router.zero_experts);
-  if (out.text.empty() && !(plan == weights)) out.text = "router: the rules differ";
-  return out.text;
-}
-
 void check_weights(const Plan& plan, const LayerWeights& weights) {
-  const std::string difference = first_difference(plan.spec, weights.spec);
-  if (!difference.empty())
-    throw Error(ErrorCode::wrong_shape,
-                "weights must be of the plan's layer, but they differ in " + difference + "; plan with the spec of these weights");
+  if (const auto difference = first_difference(plan.spec, weights.spec))
+    throw Error(ErrorCode::wrong_shape, "weights must be of the plan's layer, but they differ in " + difference->path + ": plan " +
+                                            difference->first + ", weights " + difference->second +
+                                            "; plan with the spec of these weights");
   if (plan.ranks.size() != 1) {
     throw Error(ErrorCode::not_supported, "this build runs one rank, the plan has " + std::to_string(plan.ranks.size()) +
                                               ": the exchange is not built; plan with tp = 1 and ep = 1");

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of kernels: every format x target x arithmetic as a case, activations, one call, and what a result may differ by.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "base/cpu_features.h"
+#include "base/numbers.h"
+#include "formats/test_matrices.h"
+#include "kernels/kernel.h"
+
+namespace motet::testing {
+
+
+struct Target {
+  const char* name;
+  const char* flags;
+  const char* needs;
+};
+constexpr Target kTargets[] = {
+#define MOTET_TARGET_LINE(name, flags, needs) {#name, flags, needs},
+#include "kernels/targets.inc"
+#undef MOTET_TARGET_LINE
+};
+
+inline bool usable(const Target& target) {
+  const std::string flags = target.flags;
+  for (std::size_t at = 0; at < flags.size();) {
+    const std::size_t end = std::min(flags.find(';', at), flags.size());
+    if (!has_instructions(this_cpu(), flags.substr(at, end - at))) return false;
+    at = end + 1;
+  }
+  return true;
+}
+
+/// Activations of the set's type, exact in it, 64-byte aligned, zero past cols.
+struct Activations {
+  std::int64_t cols, stride;
+  bool bf16;
+  std::vector<std::byte> bytes;
+  std::byte* data;
+  Activations(const KernelSet& set, std::int64_t tokens, std::int64_t columns, unsigned seed)
+      : cols(columns), stride(0), bf16(set.activation == DType::bf16), data(nullptr) {
+    const std::int64_t element = bf16 ? 2 : 4;
+    stride = (cols + set.k_unit - 1) / set.k_unit * set.k_unit * element;
+    stride = (stride + 63) / 64 * 64;
+    bytes.assign(static_cast<std::size_t>(tokens * stride + 64), std::byte{0});
+    data = bytes.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 64) % 64;
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t k = 0; k < cols; ++k) set_value(t, k, normal(random));
+  }
+  void set_value(std::int64_t token, std::int64_t k, float value) {
+    const std::uint16_t half = f32_to_bf16(value);
+    if (bf16)
+      std::memcpy(data + token * stride + 2 * k, &half, 2);
+    else
+      std::memcpy(data + token * stride + 4 * k, &value, 4);
+  }
+  double value(std::int64_t token, std::int64_t k) const {
+    const std::byte* row = data + token * stride;
+    return bf16 ? static_cast<double>(bf16_to_f32(load_unaligned<std::uint16_t>(row + 2 * k)))
+                : static_cast<double>(load_unaligned<float>(row + 4 * k));
+  }
+};
+
+enum class Which { few, many };
+
+inline std::vector<float> run(const KernelSet& set, Which which, const WeightView& view, std::int64_t row_begin, std::int64_t row_end,
+                       const Activations& x, std::int64_t first, std::int64_t tokens) {
+  const std::int64_t rows = row_end - row_begin;
+  std::vector<float> out(static_cast<std::size_t>(tokens * rows + 1), -777.0f);
+  const auto scratch_bytes = static_cast<std::size_t>((set.scratch_bytes(view.cols) + 63) / 64 * 64);
+  const std::unique_ptr<std::byte, void (*)(void*)> scratch(static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes + 64)),
+                                                            std::free);
+  std::memset(scratch.get(), 0xFF, scratch_bytes + 64);  // NaN: nothing may be used that was not written
+  const MatmulArgs args = {.weight = &view,
+                           .row_begin = row_begin,
+                           .row_end = row_end,
+                           .x = x.data + first * x.stride,
+                           .x_stride = x.stride,
+                           .tokens = tokens,
+                           .out = out.data(),
+                           .out_stride = rows,
+                           .scratch = scratch.get()};
+  (which == Which::few ? set.few : set.many)(args);
+  EXPECT_EQ(out.back(), -777.0f) << "written past the end of the output";
+  EXPECT_EQ(scratch.get()[set.scratch_bytes(view.cols)], std::byte{0xFF}) << "written past the end of the scratch";
+  out.pop_back();
+  return out;
+}
+
+/// fp32 sums of `cols` products, in any order, and a few roundings of scales: worst case, per unit of sum |w x|.
+inline double accumulation_bound(std::int64_t cols) { return static_cast<double>(cols + 32) * 0x1p-24; }
+
+/// The first output that is further from the double result of `truth` than the bound; "" when none is.
+inline std::string first_wrong(const Format& format, const WeightView& truth, const Activations& x, std::int64_t first,
+                        std::int64_t tokens, const std::vector<float>& out) {
+  std::vector<double> row(static_cast<std::size_t>(truth.cols));
+  for (std::int64_t n = 0; n < truth.rows; ++n) {
+    format.decode(truth, n, 0, truth.cols, row.data());
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      double sum = 0, magnitude = 0;
+      for (std::int64_t k = 0; k < truth.cols; ++k) {
+        const double product = row[static_cast<std::size_t>(k)] * x.value(first + t, k);
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      const double got = static_cast<double>(out[static_cast<std::size_t>(t * truth.rows + n)]);
+      if (!(std::fabs(got - sum) <= accumulation_bound(truth.cols) * magnitude))
+        return "row " + std::to_string(n) + ", token " + std::to_string(t) + ": " + std::to_string(got) + " instead of " +
+               std::to_string(sum);
+    }
+  }
+  return "";
+}
+
+inline std::vector<std::int64_t> widths(const Format& format) {
+  if (is_plain(format.facts)) return {1, 31, 40, 88, 703, 1856};
+  if (is_packed(format.facts))
+    return {format.facts.block_cols, 96, 112 / format.facts.block_cols * format.facts.block_cols, 720 / 32 * 32, 2880};
+  return {1, 40, 88, 320, 704, 1999};
+}
+
+struct Case {
+  const Format* format;
+  const Target* target;
+  KernelArithmetic arithmetic;
+};
+inline std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Format* format : all_formats())
+    for (const Target& target : kTargets)
+      for (const KernelArithmetic arithmetic : {KernelArithmetic::f32, KernelArithmetic::bf16_dot})
+        if (find_kernels(format->facts.name, target.name, arithmetic) != nullptr) cases.push_back({format, &target, arithmetic});
+  return cases;
+}
+
+/// One case; skipped where the machine cannot run the target.
+class KernelCase : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const Target& target = *GetParam().target;
+    if (!usable(target)) GTEST_SKIP() << "target " << target.name << " needs " << target.needs;
+    set_ = find_kernels(format().facts.name, target.name, GetParam().arithmetic);
+  }
+  const Format& format() const { return *GetParam().format; }
+  const KernelSet& set() const { return *set_; }
+
+ private:
+  const KernelSet* set_ = nullptr;
+};
+
+inline std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  return std::string(info.param.format->facts.name) + "_" + info.param.target->name + "_" +
+         std::string(name_of(info.param.arithmetic));
+}
+
+}  // namespace motet::testing
