@@ -11,6 +11,7 @@
 //   kFoldBlock         columns whose scale byte is folded into a panel exactly, by fold_f32 / fold_pairs; 0 = none
 //   row_folds()        where kFoldBlock > 0: folding is exact for this row; other rows of `many` are computed by `few`
 //   kSegments          `many` sums the columns of one scale block, then multiplies in fp32 by scale()
+//   finite_value<S>(I), has_nan(w, row)   optional: value() that takes NaN codes for numbers, and the look for them (arithmetic.h)
 //   kTensorScale       sums are multiplied by the view's tensor_scale at the end
 #pragma once
 
