@@ -29,7 +29,8 @@ void synthetic_routing(const LayerSpec& spec, std::int64_t tokens, RoutingPatter
 struct CheckReport {
   double relative_l2 = 0;          ///< over all tokens, against the reference with the same routing
   double bound = 0;                ///< the recipe's promise, for fp32 sums the derived bound when that is less; plus the rounding of the output
-  std::int64_t tokens = 0;
+  std::int64_t tokens = 0;         ///< that were compared: finite on both sides
+  std::int64_t given_tokens = 0;
   std::int64_t routing_mismatches = 0;     ///< tokens whose expert set differs from the reference's by more than a near tie
   std::int64_t near_ties = 0;              ///< tokens whose choice is not decided beyond the rounding of the logits
   double weights_abs = 0;          ///< largest |weight - reference weight| over equal (token, expert)

@@ -203,9 +203,11 @@ TEST(L15, TheRecipeNamesTheOrderOfEachProjectionByItsOwnFormatAndLayout) {
   spec.gate_up = projection("bf16", true);
   spec.down = projection("fp8_block");
   const Plan plan = plan_of(spec, "cpu");
-  EXPECT_TRUE(says(sentence_about(plan, "gate_up"), "(bf16, transposed): fp32 in the order of `many`, whatever")) << sentence_about(plan, "gate_up");
+  EXPECT_TRUE(says(sentence_about(plan, "gate_up"), "(bf16, transposed): fp32 in the order of `many`, whatever"))
+      << sentence_about(plan, "gate_up");
   const KernelSet* down = find_kernels("fp8_block", plan.target, KernelArithmetic::f32);
-  EXPECT_TRUE(says(sentence_about(plan, "down"), "`few` for at most " + std::to_string(down->max_few) + " tokens")) << sentence_about(plan, "down");
+  EXPECT_TRUE(says(sentence_about(plan, "down"), "`few` for at most " + std::to_string(down->max_few) + " tokens"))
+      << sentence_about(plan, "down");
   EXPECT_EQ(sentence_about(plan, "latent_in"), "");
   EXPECT_FALSE(says(sentence_about(plan, "down"), "folded"));
   EXPECT_TRUE(says(sentence_about(plan_of(layer_spec("mxfp4"), "cpu"), "down"), "cannot be folded exactly"));
@@ -213,8 +215,8 @@ TEST(L15, TheRecipeNamesTheOrderOfEachProjectionByItsOwnFormatAndLayout) {
   EXPECT_TRUE(says(sentence_about(invariant, "down"), "`many`, whatever")) << sentence_about(invariant, "down");
 }
 
-/// Where the recipe says that one order serves every number of tokens, a token alone has the bits it has among others; where it says
-/// `few` up to a number, bits may change there and nowhere else.
+/// Where the recipe says that one order serves every number of tokens, a token alone has the bits it has among others; where it
+/// says `few` up to a number, bits may change there and nowhere else.
 TEST(L15, WhatRunsIsWhatTheRecipeSays) {
   for (const std::string& format : format_names()) {
     for (const bool transposed : {false, true}) {
@@ -228,8 +230,8 @@ TEST(L15, WhatRunsIsWhatTheRecipeSays) {
         Runner run = runner(spec, weights, "cpu", target);
         const bool many = says(sentence_about(run.plan(), "gate_up"), "`many`, whatever");
         EXPECT_EQ(many, transposed) << format;
-        const KernelSet* set = find_kernels(format, target,
-                                            run.plan().recipe.arithmetic == "f32" ? KernelArithmetic::f32 : KernelArithmetic::bf16_dot);
+        const KernelSet* set = find_kernels(
+            format, target, run.plan().recipe.arithmetic == "f32" ? KernelArithmetic::f32 : KernelArithmetic::bf16_dot);
         const auto first_token = [&](std::int64_t count) {
           const std::vector<float> part(x.begin(), x.begin() + count * spec.hidden);
           std::vector<float> out = run.experts(part, {{0, 0, count, 0, 0, 0}}, pool);
@@ -254,13 +256,15 @@ TEST(L15, RowsOfBothHalvesReadTogetherHaveTheBitsOfRowsReadApart) {
     const auto together = make_synthetic_weights(spec, 27), apart = make_synthetic_weights(spec, 27);
     std::vector<std::vector<std::byte>> copies;  // of every `up`, so that it no longer lies between the rows of `gate`
     for (ExpertView& expert : apart->experts) {
-      copies.emplace_back(expert.up.codes, expert.up.codes + (expert.up.rows - 1) * expert.up.row_stride + expert.up.row_stride / 2);
+      copies.emplace_back(expert.up.codes,
+                          expert.up.codes + (expert.up.rows - 1) * expert.up.row_stride + expert.up.row_stride / 2);
       expert.up.codes = copies.back().data();
     }
     ThreadPool pool(2);
     const std::vector<float> x = inputs(kRows.total(), spec.hidden);
     for (const std::string& target : usable_targets())
-      EXPECT_EQ(runner(spec, together, "cpu", target).experts(x, kRows, pool), runner(spec, apart, "cpu", target).experts(x, kRows, pool))
+      EXPECT_EQ(runner(spec, together, "cpu", target).experts(x, kRows, pool),
+                runner(spec, apart, "cpu", target).experts(x, kRows, pool))
           << format << " on " << target;
   }
 }

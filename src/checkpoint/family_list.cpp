@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
 #include <algorithm>
 #include <numeric>
 
@@ -116,6 +117,9 @@ RouterSpec sigmoid_group_router(const Config& config) {
     router.normalize_epsilon = 1e-20;
   }
   router.scale = config.real({"routed_scaling_factor"});
+  if (!(router.scale > 0 && router.scale <= std::numeric_limits<float>::max()))
+    fail(ErrorCode::bad_input, "config.json: 'routed_scaling_factor' must be a positive number of fp32, but is ", std::to_string(router.scale),
+         "; every output is multiplied by it");
   return router;
 }
 

@@ -69,7 +69,8 @@ TEST(L16, TooManyTokensForTheLimitNamesTheMostThatFit) {
 
 TEST(L16, NoAdviceNamesWhatCannotRun) {
   Deployment deployment;
-  deployment.memory_limit = fake::plan(fake::gpt_oss()).memory.mapped * 6 / 10;  // two ranks would fit, but they cannot exchange yet
+  deployment.memory_limit =
+      fake::plan(fake::gpt_oss()).memory.mapped * 6 / 10;  // two ranks would fit, but they cannot exchange yet
   const PlanResult result = fake::try_plan(fake::gpt_oss(), deployment);
   EXPECT_EQ(result.plan->memory.fit, Fit::does_not_fit);
   EXPECT_EQ(result.plan->memory.advice.find("--tp"), std::string::npos) << result.plan->memory.advice;

@@ -42,8 +42,9 @@ WeightSize matrix_size(const Catalog& catalog, const ProjectionSpec& projection,
   if (format == nullptr || rows == 0 || cols == 0) return size;
   add(size, codes_size(bounded_product({rows, ceil_div(cols, format->values_per_block), format->bytes_per_block}),
                        bounded_product({rows, cols})));
-  add(size, codes_size(
-                bounded_product({blocks(rows, projection.block_rows), blocks(cols, projection.block_cols), format->scale_bytes}), 0));
+  add(size,
+      codes_size(bounded_product({blocks(rows, projection.block_rows), blocks(cols, projection.block_cols), format->scale_bytes}),
+                 0));
   add(size, codes_size(format->tensor_scale_bytes, 0));
   if (projection.bias) add(size, vector_size(rows));
   return size;
@@ -60,8 +61,8 @@ WeightSize common_size(const Catalog& catalog, const LayerSpec& spec, std::int64
   const RouterSpec& router = spec.router;
   const std::int64_t scored = spec.experts + router.zero_experts;
   WeightSize size;
-  add(size, codes_size(bounded_product({scored, spec.hidden, bits_of(router.weight_dtype) / 8}),
-                       bounded_product({scored, spec.hidden})));
+  add(size,
+      codes_size(bounded_product({scored, spec.hidden, bits_of(router.weight_dtype) / 8}), bounded_product({scored, spec.hidden})));
   if (router.logit_bias) add(size, vector_size(scored));
   if (router.selection_bias) add(size, vector_size(scored, DType::f32));  // files keep this one in F32
   if (router.per_expert_scale) add(size, vector_size(spec.experts));

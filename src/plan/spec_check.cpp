@@ -201,7 +201,8 @@ void check_router(const LayerSpec& spec, Refusals& out) {
     out.push_back({"zero_expert_scale", "zero experts take the scale through their weights", "scale on the routed sum",
                    "scale_site = weights"});
   if (router.weight_site == WeightSite::input && spec.top_k > 1 && !router.sigmoid_weight)
-    out.push_back({"weight_on_input_top_k", "a weight on the input goes with top_k 1 unless it is a sigmoid of each expert's own logit",
+    out.push_back({"weight_on_input_top_k",
+                   "a weight on the input goes with top_k 1 unless it is a sigmoid of each expert's own logit",
                    named("top_k", spec.top_k), "top_k 1, or sigmoid_weight"});
   if (router.weight_site == WeightSite::activation || router.weight_site == WeightSite::combine)
     out.push_back({"weight_site_not_built", "the routing weight is applied on the input or in finalize",
@@ -213,9 +214,9 @@ void check_router(const LayerSpec& spec, Refusals& out) {
                                     {"jitter", router.jitter},
                                     {"normalize_power", router.normalize_power},
                                     {"latent_norm_epsilon", spec.latent_norm_epsilon}})
-    if (!std::isfinite(number.value) || number.value < 0)
-      out.push_back({"router_range", "router " + std::string(number.name) + " must be a number that is not negative",
-                     format_text("%g", number.value), ">= 0"});
+    if (!(number.value >= 0 && number.value <= std::numeric_limits<float>::max()))
+      out.push_back({"router_range", "router " + std::string(number.name) + " must be a number of fp32 that is not negative",
+                     format_text("%g", number.value), "0 to 3.4e38"});
   if (router.normalize == RouterNormalize::p_norm && !(router.normalize_power > 0))
     out.push_back({"router_range", "a p-norm has a positive power", format_text("%g", router.normalize_power), "> 0"});
   if (router.weight_dtype != DType::f32 && router.weight_dtype != DType::bf16 && router.weight_dtype != DType::f16)

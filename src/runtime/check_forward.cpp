@@ -11,11 +11,12 @@
 namespace motet {
 namespace {
 
-/// Root mean square of the relative error of one rounding, at the low end of a binade: u / sqrt(3), u the unit roundoff.
-double output_rounding(DType dtype) {
-  const double unit = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
-  return unit / std::sqrt(3.0);
-}
+/// Most that one rounding takes from an element, relative: the unit roundoff. Outputs may be dominated by one element.
+double output_rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
+
+/// A level's promise is over many tokens; one token's share of it varies. Three times the promise above it for a single token,
+/// falling as the root of their number (evidence: 30 to 60 single Gaussian fp32 tokens on each of six golden checkpoints, worst 2.9 times the promise).
+double spread_of(std::int64_t tokens) { return 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, tokens))); }
 
 std::vector<float> values_of(const ConstMatrix& matrix) {
   std::vector<float> values(static_cast<std::size_t>(matrix.rows * matrix.cols));
@@ -43,7 +44,7 @@ Plan reference_plan_of(const Plan& run, std::int64_t tokens) {
 
 struct Distance {
   double error_squares = 0, truth_squares = 0;
-  std::int64_t not_finite_mismatches = 0;
+  std::int64_t compared = 0, not_finite_mismatches = 0;
 };
 
 /// Tokens whose truth is not finite count when the output is finite there, and are left out of the sums.
@@ -55,6 +56,7 @@ Distance distance_of(const std::vector<float>& truth, const std::vector<float>& 
       distance.not_finite_mismatches += finite || row_is_finite(output, token, cols);
       continue;
     }
+    ++distance.compared;
     for (std::int64_t i = token * cols; i < (token + 1) * cols; ++i) {
       const double exact = truth[static_cast<std::size_t>(i)];
       const double error = output[static_cast<std::size_t>(i)] - exact;
@@ -68,6 +70,7 @@ Distance distance_of(const std::vector<float>& truth, const std::vector<float>& 
 std::string sentence(const CheckReport& report, const Distance& distance, const RoutingComparison& routing) {
   std::string text = format_text("relative L2 error %.3g over %lld tokens, bound %.3g", report.relative_l2,
                                  static_cast<long long>(report.tokens), report.bound);
+  if (distance.compared == 0 && report.given_tokens > 0) text += "; nothing was compared: no token is finite on both sides";
   if (distance.not_finite_mismatches > 0)
     text += format_text("; %lld tokens are finite on one side only", static_cast<long long>(distance.not_finite_mismatches));
   if (report.routing_mismatches > 0)
@@ -133,9 +136,9 @@ double sums_bound(const Plan& run) noexcept {
 CheckReport check_forward(const Plan& run, const std::shared_ptr<const LayerWeights>& weights, const ForwardInput& input,
                           const ConstMatrix& output, const std::int32_t* top_k_index, const float* top_k_weights) {
   if (input.hidden_states.cols != run.spec.hidden)
-    throw Error(ErrorCode::invalid_argument, "a check needs the forward's hidden states of [tokens, " +
-                                                 std::to_string(run.spec.hidden) + "], but they have " +
-                                                 std::to_string(input.hidden_states.cols) + " columns; pass what forward was given");
+    throw Error(ErrorCode::invalid_argument,
+                "a check needs the forward's hidden states of [tokens, " + std::to_string(run.spec.hidden) + "], but they have " +
+                    std::to_string(input.hidden_states.cols) + " columns; pass what forward was given");
   CheckTruth truth(run, weights, values_of(input.hidden_states), input.hidden_states.rows);
   return check_against(truth, run, input, output, top_k_index, top_k_weights);
 }
@@ -160,13 +163,14 @@ CheckReport check_against(CheckTruth& truth, const Plan& run, const ForwardInput
 
   const Distance distance = distance_of(truth.output(top_k_index, top_k_weights), values_of(output), tokens, hidden);
   CheckReport report;
-  report.tokens = tokens;
+  report.given_tokens = tokens;
+  report.tokens = distance.compared;
   report.relative_l2 = distance.error_squares == 0 ? 0 : std::sqrt(distance.error_squares / distance.truth_squares);
-  report.bound = sums_bound(run) + output_rounding(output.dtype);
+  report.bound = sums_bound(run) * spread_of(distance.compared) + output_rounding(output.dtype);
   report.routing_mismatches = routing.mismatches;
   report.near_ties = routing.near_ties;
   report.weights_abs = routing.weights_abs;
-  report.ok = report.relative_l2 <= report.bound && distance.not_finite_mismatches == 0 && routing.mismatches == 0 &&
+  report.ok = report.relative_l2 <= report.bound && (distance.compared > 0 || tokens == 0) && distance.not_finite_mismatches == 0 && routing.mismatches == 0 &&
               routing.weights_abs <= routing.weights_bound;
   report.text = sentence(report, distance, routing);
   return report;

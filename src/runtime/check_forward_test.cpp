@@ -189,8 +189,7 @@ TEST(RunChecks, TheReferenceIsNotHeldToItself) { EXPECT_TRUE(run_checks({.filter
 TEST(RunChecks, EndsEarlyWhenAskedAndKeepsTheCasesSoFar) {
   static int asked;
   asked = 0;
-  const std::vector<CheckCase> cases =
-      run_checks({.filter = "L9.zero_tokens_run/twin", .stop = [] { return ++asked > 2; }});
+  const std::vector<CheckCase> cases = run_checks({.filter = "L9.zero_tokens_run/twin", .stop = [] { return ++asked > 2; }});
   EXPECT_EQ(cases.size(), 2u);
   EXPECT_EQ(asked, 3) << "once before each case, not again after it said to stop";
   for (const CheckCase& each : cases) EXPECT_TRUE(each.passed) << each.detail;

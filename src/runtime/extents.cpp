@@ -30,7 +30,8 @@ Extents extents_of(const Plan& plan) {
 
 Areas areas_of(const Plan& plan, std::byte* workspace) {
   const auto place = [&](AreaId id, auto*& pointer) {
-    if (const Area* area = plan.area(id)) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(workspace + area->offset);
+    if (const Area* area = plan.area(id))
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(workspace + area->offset);
   };
   Areas areas;
   place(AreaId::logits, areas.logits);

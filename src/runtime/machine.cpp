@@ -106,8 +106,8 @@ class PooledProbe final : public RateProbe {
   MeasuredRates measure(const RateWishes& wishes) override {
     if (wishes.threads != pool_.threads() || !(wishes.budget_seconds > 0))
       throw Error(ErrorCode::invalid_argument,
-                  format_text("this probe measures with %d threads and a budget above zero, not %d threads and %g seconds", pool_.threads(),
-                              wishes.threads, wishes.budget_seconds));
+                  format_text("this probe measures with %d threads and a budget above zero, not %d threads and %g seconds",
+                              pool_.threads(), wishes.threads, wishes.budget_seconds));
     const double begin = now();
     MeasuredRates rates;
     rates.threads = wishes.threads;

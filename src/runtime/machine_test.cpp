@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/check_runs.h"
 #include "runtime/machine.h"
+#include "runtime/check_runs.h"
 
 #include <gtest/gtest.h>
 
@@ -78,7 +78,8 @@ TEST(L11, AForcedTargetIsTakenOrRefusedByName) {
   EXPECT_EQ(forced.targets.front().name, "avx2");
   EXPECT_EQ(forced.targets.size(), 4u);
   machine.forced_target.clear();
-  EXPECT_EQ(forced.arithmetic_ranking, environment_of(machine, never_asked).arithmetic_ranking) << "the processor's, not the target's";
+  EXPECT_EQ(forced.arithmetic_ranking, environment_of(machine, never_asked).arithmetic_ranking)
+      << "the processor's, not the target's";
   const auto refusal = [&](const std::string& name) {
     machine.forced_target = name;
     try {
@@ -102,7 +103,8 @@ TEST(L11, AForcedTargetDoesNotTakeTheArithmeticFromAWishedOne) {
   machine.forced_target = "avx2";
   const Environment environment = environment_of(machine, never_asked);
   const auto arithmetic = [&](const char* target) {
-    return plan_way(check_shape("intermediate-704"), {.backend = "cpu", .target = target, .arithmetic = Arithmetic::bf16}, 2, environment)
+    return plan_way(check_shape("intermediate-704"), {.backend = "cpu", .target = target, .arithmetic = Arithmetic::bf16}, 2,
+                    environment)
         .value()
         .recipe.arithmetic;
   };
@@ -182,7 +184,8 @@ TEST(MeasuredRates, HoldWhatWasAskedForAndNoMore) {
   wishes.compute = false;
   const auto probe = RateProbe::create(1);
   MeasuredRates bandwidth;
-  for (int i = 0; i < 100 && bandwidth.read_bytes_per_second == 0; ++i) bandwidth = probe->measure(wishes);  // until enough is resident
+  for (int i = 0; i < 100 && bandwidth.read_bytes_per_second == 0; ++i)
+    bandwidth = probe->measure(wishes);  // until enough is resident
   EXPECT_GT(bandwidth.read_bytes_per_second, 0);
   EXPECT_EQ(bandwidth.f32_flops, 0);
   wishes.threads = 0;

@@ -13,8 +13,8 @@ class ReadBuffer {
  public:
   /// Holds nothing yet; `bytes` 0 = there is no room for a buffer beyond the caches.
   struct Wish {
-    std::int64_t bytes = 0;   ///< wanted, a multiple of kReadPiece
-    std::int64_t least = 0;   ///< fewest that give a rate of DRAM and not of a cache
+    std::int64_t bytes = 0;  ///< wanted, a multiple of kReadPiece
+    std::int64_t least = 0;  ///< fewest that give a rate of DRAM and not of a cache
     std::int64_t page = 4096;
   };
   explicit ReadBuffer(const Wish& wish) : wish_(wish) {}

@@ -100,7 +100,8 @@ std::optional<std::string> target_missing(const CheckWay& way, const Environment
 CheckRun run_given(Layer& layer, const std::vector<float>& hidden_states, const CheckRun& routing) {
   const LayerSpec& spec = layer.plan().spec;
   const auto tokens = static_cast<std::int64_t>(routing.index.size()) / spec.top_k;
-  CheckRun run{.status = {}, .output = std::vector<float>(hidden_states.size()), .index = routing.index, .weights = routing.weights};
+  CheckRun run{
+      .status = {}, .output = std::vector<float>(hidden_states.size()), .index = routing.index, .weights = routing.weights};
   run.status = layer.forward({.hidden_states = {hidden_states.data(), DType::f32, tokens, spec.hidden},
                               .router_logits = {},
                               .top_k_index = routing.index.data(),
@@ -126,9 +127,8 @@ std::optional<std::string> check_tokens(CheckTruth& truth, Layer& layer, CheckRe
   if (!again.status.ok()) return std::string(again.status.text());
   if (!given.status.ok()) return std::string(given.status.text());
   if (!same_bits(again.output, run.output)) return "the output has other bits when the same routing is given";
-  const RoutingComparison routing =
-      compare_routing(layer.plan().spec, *truth.weights(), truth.logits(), nullptr, run.index.data(), run.weights.data(),
-                      std::vector<bool>(static_cast<std::size_t>(tokens)));
+  const RoutingComparison routing = compare_routing(layer.plan().spec, *truth.weights(), truth.logits(), nullptr, run.index.data(),
+                                                    run.weights.data(), std::vector<bool>(static_cast<std::size_t>(tokens)));
   if (routing.mismatches > 0)
     return format_text("%lld tokens are routed to other experts than the reference's", static_cast<long long>(routing.mismatches));
   if (routing.weights_abs > routing.weights_bound)

@@ -31,7 +31,8 @@ std::int64_t few_tokens(const KernelSet* set, bool transposed, bool invariant) n
 }
 
 std::string sum_order(std::string_view role, const KernelSet& set, bool transposed, std::int64_t few) {
-  std::string text = std::string(role) + " (" + std::string(set.format) + (transposed ? ", transposed" : "") + "): fp32 in the order of ";
+  std::string text =
+      std::string(role) + " (" + std::string(set.format) + (transposed ? ", transposed" : "") + "): fp32 in the order of ";
   text += few > 0 ? "`few` for at most " + std::to_string(few) + " tokens of an expert, else of `many`"
                   : std::string("`many`, whatever the number of tokens");
   if (set.folds) text += "; a row whose own scales cannot be folded exactly in the order of `few` there too";
@@ -161,7 +162,8 @@ CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const C
   out.kernel = round_up(out.kernel, 64);
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   out.router_stride = round_up(round_up(spec.hidden, kernels.router->k_unit) * kFloat, 64);
-  out.tiles = std::max(2 * kTileElements * kFloat, std::max<std::int64_t>(kernels.router->max_few, kRouterManyTokens) * out.router_stride);
+  out.tiles =
+      std::max(2 * kTileElements * kFloat, std::max<std::int64_t>(kernels.router->max_few, kRouterManyTokens) * out.router_stride);
   return out;
 }
 

@@ -55,7 +55,8 @@ bool alternate(const WeightView& gate, const WeightView& up) noexcept {
     return stride % 2 == 0 && second - first == stride / 2;
   };
   if (gate.rows != up.rows || gate.cols != up.cols || gate.row_stride != up.row_stride || gate.col_stride != up.col_stride ||
-      !between(gate.codes, up.codes, gate.row_stride) || gate.tensor_scale != up.tensor_scale || gate.zeros != nullptr || up.zeros != nullptr)
+      !between(gate.codes, up.codes, gate.row_stride) || gate.tensor_scale != up.tensor_scale || gate.zeros != nullptr ||
+      up.zeros != nullptr)
     return false;
   if (gate.scales == nullptr || up.scales == nullptr) return gate.scales == up.scales;
   return gate.block_rows == 1 && up.block_rows == 1 && gate.block_cols == up.block_cols && gate.scale_dtype == up.scale_dtype &&
@@ -187,8 +188,9 @@ class CpuBackend final : public PreparedBackend {
   /// The plan says `few` from the spec's layout: the views must be laid out so.
   static void check_layout(const char* role, const KernelSet& set, std::int64_t few, const WeightView& view) {
     if (few > 0 && !set.few_reads(view))
-      throw Error(ErrorCode::wrong_shape, std::string(role) + " weights must be contiguous along the reduction axis, as the plan's spec says, "
-                                                              "but they lie transposed; load the weights with the plan's spec");
+      throw Error(ErrorCode::wrong_shape, std::string(role) +
+                                              " weights must be contiguous along the reduction axis, as the plan's spec says, "
+                                              "but they lie transposed; load the weights with the plan's spec");
   }
 
   static Body make_body(const BodyParts& parts, const ExpertView* experts, std::int64_t count, float*& next) {
