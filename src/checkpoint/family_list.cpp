@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <limits>
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "checkpoint/family.h"
