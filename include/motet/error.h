@@ -36,7 +36,7 @@ enum class ErrorCode : int {
 /// The stable name of a code, such as "tokens_exceed_plan".
 std::string_view name_of(ErrorCode code) noexcept;
 
-/// Process exit code for an error: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input.
+/// Process exit code for an error: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 70 a bug of Motet, 130 cancelled.
 int exit_code_of(ErrorCode code) noexcept;
 
 /// Thrown while creating things (opening, planning with throw, Layer::create); never by forward.

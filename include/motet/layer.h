@@ -87,6 +87,8 @@ class Layer {
                                        const Hooks& hooks = {}, Executor* executor = nullptr);
   virtual ~Layer() = default;
   virtual const Plan& plan() const noexcept = 0;
+  /// Asks first whether the mapped files are what they were (file_changed). A file that another program cuts short in the middle of
+  /// a forward makes the lost pages fault: the operating system sends SIGBUS, which ends a process that does not handle it.
   virtual RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept = 0;
   virtual const ForwardStats& stats() const noexcept = 0;
   /// Rows that each expert got in the last forward: [experts].

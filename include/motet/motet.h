@@ -6,10 +6,11 @@
  * (a layer keeps what it needs alive). Handles may be used from several threads, but one layer runs one forward at a time.
  *
  * Every struct's first member is `size`: set it to sizeof(the struct) (the MOTET_INIT macros do). A library newer than the caller
- * reads only the members that the caller knows and takes 0 for the rest; a struct larger than the library knows is refused
- * unless the unknown part is zero.
+ * takes 0 for members that came after the caller's version; a size below version 0.1's is refused, and so is a struct larger than
+ * the library knows unless the unknown part is zero.
  *
- * Functions return a motet_status: 0 is ok. motet_last_error() tells the sentence of this thread's last failed call.
+ * Functions that can fail return a motet_status: 0 is ok. motet_last_error() tells the sentence. NULL handles are refused by name;
+ * release functions take NULL, and functions that return a number or a text give 0, -1 or "" for it.
  */
 #ifndef MOTET_MOTET_H
 #define MOTET_MOTET_H
@@ -61,7 +62,8 @@ typedef struct motet_layer motet_layer;
 
 /* Version of the library, such as "0.1.0". Static storage. */
 MOTET_API const char* motet_version(void);
-/* The sentence of this thread's last call when it failed, else ""; one longer than 8 KiB ends in "...". Valid until the thread's next call. */
+/* The sentence of this thread's last call that returned a motet_status, "" when that was ok; one longer than 8 KiB ends in "...".
+ * Valid until the thread's next such call. */
 MOTET_API const char* motet_last_error(void);
 /* The stable name of a status, such as "tokens_exceed_plan". Static storage. */
 MOTET_API const char* motet_status_name(motet_status status);

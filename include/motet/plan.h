@@ -26,7 +26,7 @@ struct Width {
   Axis axis = Axis::hidden;
   std::int64_t valid = 0;
   std::int64_t stored = 0;         ///< >= valid; the difference is padding
-  std::string owner;               ///< backend or stage that asked for it
+  std::string owner;               ///< who asked for it: model, caller, a format, a backend
   std::string reason;
   bool operator==(const Width&) const = default;
 };
@@ -54,7 +54,7 @@ enum class StageId : int { input = 0, shared = 1, route = 2, map = 3, latent_in 
 struct Stage {
   StageId id = StageId::input;
   std::string name;
-  std::string who;                 ///< caller, runtime, routing, balancer, backend, strategy, hook
+  std::string who;                 ///< caller, runtime, routing, backend, strategy, hook
   std::vector<TensorType> in, out;
   bool operator==(const Stage&) const = default;
 };
@@ -171,7 +171,7 @@ enum class Fit { fits, does_not_fit, would_fit };
 /// Bytes of one rank. `anonymous` is what the process allocates for this layer (within 5 % or 8 MiB); mapped is an upper bound.
 struct MemoryPlan {
   std::int64_t workspace = 0;
-  std::int64_t prepared = 0;       ///< copies that the backend makes of weights or scales at creation
+  std::int64_t prepared = 0;       ///< what the backend allocates at creation: biases as fp32, its own tables
   std::int64_t anonymous = 0;      ///< workspace + prepared
   std::int64_t mapped = 0;         ///< weight bytes of this layer that may become resident
   std::int64_t peak = 0;           ///< anonymous + mapped

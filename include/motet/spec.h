@@ -13,7 +13,7 @@ namespace motet {
 
 // ---------------------------------------------------------------- what the model says
 
-/// Expert bodies; g = gate, u = up. Formulas: docs/families/README.md.
+/// Expert bodies; g = gate, u = up.
 enum class ActivationKind {
   silu,            ///< silu(g) * u
   gelu_tanh,       ///< gelu_tanh(g) * u

@@ -48,11 +48,11 @@ TEST(L20, StructsStartWithTheirSize) {
   EXPECT_EQ(offsetof(motet_output_type, size), 0U);
 }
 
-TEST_F(CInterface, TakesTheStructOfAnOlderCaller) {
+TEST_F(CInterface, RefusesStructsSmallerThanTheFirstVersions) {
   motet_deployment deployment = MOTET_DEPLOYMENT_INIT;
   deployment.size = offsetof(motet_deployment, backend);
-  deployment.backend = reinterpret_cast<const char*>(1);  // beyond the caller's size: not read
-  EXPECT_EQ(plan(deployment), MOTET_OK) << motet_last_error();
+  EXPECT_EQ(plan(deployment), MOTET_INVALID_ARGUMENT);
+  EXPECT_TRUE(said("motet_deployment.size must be sizeof the struct")) << motet_last_error();
 }
 
 TEST_F(CInterface, TakesTheStructOfANewerCallerUnlessItAsksForTheUnknown) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structs that start with their size (law L20): reads what the caller's version has, zero for the rest.
+// Structs that start with their size (law L20): members that came after the caller's version are zero.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace motet::capi {
 
-/// Copies `given` into this library's version of the struct. Throws Error(invalid_argument) when it is null, too small to hold
-/// its size, or larger than known with non-zero unknown bytes.
+/// Copies `given` into this library's version of the struct. Throws Error(invalid_argument) when it is null or smaller than the first
+/// version's (today's), Error(not_supported) when it is larger than known with unknown members set.
 template <class T>
 T read_sized(const T* given, const char* name) {
   if (given == nullptr) throw Error(ErrorCode::invalid_argument, std::string(name) + " must not be NULL; pass a struct made with its INIT macro");
   std::size_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  if (size < sizeof size || size > 65536) {
+  if (size < sizeof(T) || size > 65536) {
     throw Error(ErrorCode::invalid_argument, std::string(name) + ".size must be sizeof the struct, but is " + std::to_string(size) + "; use the INIT macro");
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);

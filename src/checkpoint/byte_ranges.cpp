@@ -29,7 +29,7 @@ struct Dimension {
 
 class RangeWriter {
  public:
-  RangeWriter(const StoredLayer& layer, const TensorTable& table, std::vector<ByteRange>& out) : layer_(layer), table_(table), out_(out) {}
+  RangeWriter(const TensorTable& table, std::vector<ByteRange>& out) : table_(table), out_(out) {}
 
   void whole(TensorIndex index, const std::string& what) {
     if (index != kNoTensor) box(index, 0, table_[index].bytes, {}, what);
@@ -97,7 +97,6 @@ class RangeWriter {
     for (std::int64_t i = 0; i < outer.count; ++i) emit(index, offset + i * outer.stride, run, dimensions, depth - 1, what);
   }
 
-  const StoredLayer& layer_;
   const TensorTable& table_;
   std::vector<ByteRange>& out_;
 };
@@ -142,7 +141,7 @@ void write_body(RangeWriter& writer, const StoredBody& body, const BodyRanges& w
 
 std::vector<ByteRange> ranges_of(const StoredLayer& layer, const TensorTable& table, const RankSlice& slice) {
   std::vector<ByteRange> out;
-  RangeWriter writer(layer, table, out);
+  RangeWriter writer(table, out);
   const LayerSpec& spec = layer.summary.spec;
   writer.whole(layer.router, "router");
   if (spec.router.logit_bias) writer.whole(layer.router.tensors.bias, "router bias");

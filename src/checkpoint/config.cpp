@@ -136,10 +136,20 @@ std::string Config::text(Keys keys) const {
 
 std::string Config::text_or(Keys keys, std::string_view absent) const { return has(keys) ? text(keys) : std::string(absent); }
 
+namespace {
+// Families read such a list once per layer: a bound on both keeps that quick for any file.
+void check_length(const std::string& key, const Json& list) {
+  if (list.size() > static_cast<std::size_t>(kMaxLayers))
+    fail(ErrorCode::bad_input, "config.json: ", key, " must be a list of at most ", std::to_string(kMaxLayers), " entries, one per layer, but has ",
+         std::to_string(list.size()), "; take the config.json that belongs to the weights");
+}
+}  // namespace
+
 std::optional<std::vector<std::int64_t>> Config::integers(Keys keys) const {
   const Json* const value = find(keys);
   if (!value) return std::nullopt;
   if (!value->is_array()) wrong_type("config.json", spelled(keys), "a list of whole numbers", *value);
+  check_length(spelled(keys), *value);
   std::vector<std::int64_t> out;
   for (const Json& item : *value) out.push_back(as_integer("config.json", spelled(keys), item));
   return out;
@@ -149,6 +159,7 @@ std::optional<std::vector<std::string>> Config::texts(Keys keys) const {
   const Json* const value = find(keys);
   if (!value) return std::nullopt;
   if (!value->is_array()) wrong_type("config.json", spelled(keys), "a list of texts", *value);
+  check_length(spelled(keys), *value);
   std::vector<std::string> out;
   for (const Json& item : *value) {
     if (!item.is_string()) wrong_type("config.json", spelled(keys), "a list of texts", *value);

@@ -15,6 +15,9 @@
 
 namespace motet {
 
+/// Most layers that a config may declare; published models have a few hundred at most.
+inline constexpr std::int64_t kMaxLayers = 4096;
+
 /// Spellings of one key; the first that is present counts.
 using Keys = std::initializer_list<std::string_view>;
 

@@ -50,6 +50,14 @@ TEST(Config, NamesTheKeyOfAWrongType) {
   expect_words(refusal([] { const Config bad(R"({"quantization_config": {"weight_block_size": [0, 128]}})", ""); }), {"weight_block_size", "above 0"});
 }
 
+TEST(Config, RefusesListsLongerThanAnyModelHasLayers) {
+  std::string list = "[1";
+  for (std::int64_t i = 0; i < kMaxLayers; ++i) list += ",1";
+  const Config config("{\"moe_layers\": " + list + "], \"short\": [1]}", "");
+  expect_words(refusal([&] { config.integers({"moe_layers"}); }), {"'moe_layers'", std::to_string(kMaxLayers + 1).c_str()});
+  EXPECT_EQ(config.integers({"short"})->size(), 1U);
+}
+
 TEST(Config, FindsQuantizationInEachPlace) {
   const Config top(R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 64]}})", "");
   EXPECT_EQ(top.quantization().method, "fp8");

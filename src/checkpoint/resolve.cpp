@@ -297,6 +297,7 @@ void note_carried(const TensorTable& table, const std::string& prefix, std::int6
 
 std::vector<std::int64_t> moe_layers(const Family& family, const Config& config, std::int64_t tensors) {
   const std::int64_t count = family.layer_count(config);
+  require(count <= kMaxLayers, text_of(count, " layers are more than the ", kMaxLayers, " that any model has"));
   require(count <= tensors, text_of(count, " layers cannot be held by ", tensors, " tensors"));
   std::vector<std::int64_t> layers;
   for (std::int64_t layer = 0; layer < count; ++layer) {

@@ -61,7 +61,7 @@ fs::path snapshot_of(const fs::path& repository, const std::string& where) {
   std::string revision = read_text(reference.string(), "refs/main", 4096);
   while (!revision.empty() && (revision.back() == '\n' || revision.back() == '\r' || revision.back() == ' ')) revision.pop_back();
   if (!plain_name(revision)) fail(ErrorCode::bad_input, quote(where), ": ", reference.string(), " holds ", quote(revision), " and must hold a revision: download the model again");
-  const fs::path snapshot = repository / "snapshots" / revision;
+  fs::path snapshot = repository / "snapshots" / revision;
   if (!present(snapshot)) fail(ErrorCode::io_error, quote(where), ": snapshot ", revision, " is not in the cache: download the model again");
   return snapshot;
 }

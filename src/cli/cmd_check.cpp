@@ -2,7 +2,8 @@
 // motet check: laws and numerics of every backend on this machine, or of one checkpoint's layers.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <fnmatch.h>
+
 #include <chrono>
 
 #include "cli.h"
@@ -18,6 +19,11 @@ struct Options {
   std::uint64_t seed = 1;
   bool json = false;
 } options;
+
+// As run_checks matches: a part of the name, or a glob over the whole of it.
+bool matches(const std::string& name, const std::string& filter) {
+  return filter.empty() || name.find(filter) != std::string::npos || fnmatch(filter.c_str(), name.c_str(), 0) == 0;
+}
 
 /// A way to run a layer that can disagree with the reference.
 struct Way { std::string target; Arithmetic arithmetic; };
@@ -59,7 +65,7 @@ std::vector<CheckCase> checkpoint_cases(const Checkpoint& checkpoint) {
     for (const TargetFacts& target : environment.targets) {
       for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::bf16}) {
         const std::string name = fmt::format("layer {}/cpu/{}/{}", layer.spec.layer, target.name, name_of(arithmetic));
-        if (!options.filter.empty() && name.find(options.filter) == std::string::npos) continue;
+        if (!matches(name, options.filter)) continue;
         stop_if_interrupted();
         if (!target.usable) {
           cases.push_back({name, false, target.reason, 0, true});
@@ -137,7 +143,7 @@ Command add_check(CLI::App& root) {
   CLI::App* app = root.add_subcommand("check", "Laws and numerics of every backend on this machine, or of one checkpoint's layers");
   app->footer("Example:\n  motet check --filter mxfp4\n  motet check sample/gpt-oss-tiny --junit report.xml");
   app->add_option("checkpoint", options.checkpoint, "Check this checkpoint's layers instead of the case matrix");
-  app->add_option("--filter", options.filter, "Only cases whose name contains this");
+  app->add_option("--filter", options.filter, "Only cases whose name contains this, or matches it as a glob");
   app->add_option("--seed", options.seed, "Seed of weights and tokens")->check(whole_number(0))->capture_default_str();
   app->add_option("--junit", options.junit, "Write a JUnit XML report");
   add_json(*app, options.json);

@@ -51,8 +51,9 @@ int report_refusals(const PlanResult& result) {
     for (const Refusal& refusal : result.refusals) document["refusals"].push_back(refusal_json(refusal));
     document["choices"] = Json::array();
     for (const Choice& choice : result.choices) {
-      document["choices"].push_back({{"kind", choice.kind}, {"name", choice.name}, {"verdict", name_of(choice.verdict)}, {"reason", choice.reason},
-                                     {"refusal", choice.refusal ? refusal_json(*choice.refusal) : Json(nullptr)}});
+      Json entry = {{"kind", choice.kind}, {"name", choice.name}, {"verdict", name_of(choice.verdict)}, {"reason", choice.reason}};
+      if (choice.refusal) entry["refusal"] = refusal_json(*choice.refusal);
+      document["choices"].push_back(entry);
     }
     print_json(document);
   }

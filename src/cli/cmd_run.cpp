@@ -181,6 +181,9 @@ std::string layer_text(const LayerRun& run, const MeasuredRates& rates) {
   if (!limit.name.empty() && seconds > 0) {
     text += fmt::format("  {:.0f} % of this machine's limit, which is {} here (weights that stay in cache can pass 100 %)\n", 100 * limit.seconds / seconds, limit.name);
   }
+  if (!options.no_probe && limit.name.empty() && compute_rate(rates, run.plan.recipe.arithmetic) > 0) {
+    text += "  share of this machine's limit: not measured, 0.3 s were too short for the probe's memory; motet doctor --measure takes longer\n";
+  }
   const LoadSummary load = summarise(run.load);
   text += fmt::format("  expert load: {} of {} experts used, most loaded {} rows, {:.2f} times the mean\n", load.used, run.load.size(), load.most,
                       load.mean > 0 ? static_cast<double>(load.most) / load.mean : 0.0);

@@ -182,7 +182,7 @@ std::vector<Spelling> spellings() {
 
 extern const Format format_fp8_block;
 const Format format_fp8_block = {.facts = {.name = "fp8_block",
-                                           .about = "E4M3 values, one fp32 scale per block of 128 x 128",
+                                           .about = "E4M3 values, one scale per block (128 x 128 as published)",
                                            .bits_per_value = 8,
                                            .values_per_block = 1,
                                            .bytes_per_block = 1,

@@ -47,9 +47,6 @@ struct KernelSet {
   bool (*few_reads)(const WeightView&) noexcept = nullptr;
 };
 
-/// All kernel sets of this build, compiled targets whether usable or not.
-struct KernelList { const KernelSet* begin; const KernelSet* end; };
-
 /// The set for a format, target and arithmetic, or null.
 const KernelSet* find_kernels(std::string_view format, std::string_view target, KernelArithmetic arithmetic) noexcept;
 

@@ -81,9 +81,9 @@ std::vector<Stage> make_stages(const Draft& draft) {
   append(stages, {StageId::input, "caller"}, {}, {t.hidden_states});
   if (shared) append(stages, {StageId::shared, "backend"}, {t.hidden_states}, {t.x, t.shared_act, t.shared_out});
   append(stages, {StageId::route, "routing"}, {t.hidden_states}, {t.logits, t.top_k_index, t.top_k_weights});
-  append(stages, {StageId::map, "balancer"}, {t.top_k_index}, {t.counts, t.row_of, t.token_of});
-  if (latent && shared) append(stages, {StageId::latent_in, "runtime"}, {t.x}, {t.latent_x});
-  if (latent && !shared) append(stages, {StageId::latent_in, "runtime"}, {t.hidden_states}, {t.x, t.latent_x});
+  append(stages, {StageId::map, "runtime"}, {t.top_k_index}, {t.counts, t.row_of, t.token_of});
+  if (latent && shared) append(stages, {StageId::latent_in, "backend"}, {t.x}, {t.latent_x});
+  if (latent && !shared) append(stages, {StageId::latent_in, "backend"}, {t.hidden_states}, {t.x, t.latent_x});
   std::vector<TensorType> prepared_from{latent ? t.latent_x : t.hidden_states, t.token_of};
   if (draft.weight_on_input()) prepared_from.insert(prepared_from.end(), {t.row_of, t.top_k_weights});
   append(stages, {StageId::prepare, "backend"}, std::move(prepared_from), {t.permuted});
