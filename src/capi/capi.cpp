@@ -135,7 +135,10 @@ const char* motet_last_error(void) { return last_error.data(); }
 const char* motet_status_name(motet_status status) { return name_of(static_cast<ErrorCode>(status)).data(); }
 
 motet_status motet_checkpoint_open(const char* where, motet_checkpoint** out) {
-  return guarded([&] { must(out, "out") = new motet_checkpoint{Checkpoint::open(&must(where, "where"))}; });
+  return guarded([&] {
+    motet_checkpoint*& result = must(out, "out");
+    result = new motet_checkpoint{Checkpoint::open(&must(where, "where"))};
+  });
 }
 void motet_checkpoint_release(motet_checkpoint* checkpoint) { delete checkpoint; }
 
