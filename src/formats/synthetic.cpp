@@ -86,7 +86,7 @@ class Builder {
     stack.rows = rows, stack.cols = cols, stack.parts = parts, stack.format = drawn_format(spec), stack.transposed = spec.transposed;
     const FormatFacts& facts = stack.format->facts;
     const SyntheticDraw& draw = stack.format->synthetic;
-    if (rows < 1 || cols < 1 || count < 1) fail(spec, "rows, columns and experts must be at least 1", rows, cols);
+    if (parts < 1 || rows < parts || cols < 1 || count < 1) fail(spec, "rows, columns and experts must be at least 1", rows, cols);
     if (spec.block_rows < 0 || spec.block_cols < 0) fail(spec, "block extents must not be negative", spec.block_rows, spec.block_cols);
     stack.block_rows = spec.block_rows > 0 ? spec.block_rows : rows / parts;
     stack.block_cols = spec.block_cols > 0 ? spec.block_cols : cols;
