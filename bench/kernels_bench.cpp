@@ -118,12 +118,30 @@ void run_thread(void* context, std::int64_t piece, int) noexcept {
                              .row_end = kRows,
                              .x = pass.x[p],
                              .x_stride = pass.stride,
+                             .x_dtype = pass.set->activation,
                              .tokens = pass.tokens,
                              .out = pass.out[p],
                              .out_stride = kRows,
                              .scratch = pass.scratch[p]};
     (pass.many ? pass.set->many : pass.set->few)(args);
   }
+}
+
+/// The probe that bounds an arithmetic, and the share of it that counts: bf16x2_tile multiplies everything twice.
+struct Peak {
+  DotKind kind;
+  double share = 1;
+};
+Peak peak_of(KernelArithmetic arithmetic) {
+  switch (arithmetic) {
+    case KernelArithmetic::f32: return {DotKind::f32_fma};
+    case KernelArithmetic::bf16_dot: return {DotKind::bf16_dot};
+    case KernelArithmetic::bf16_tile: return {DotKind::bf16_tile};
+    case KernelArithmetic::bf16x2_tile: return {DotKind::bf16_tile, 0.5};
+    case KernelArithmetic::int16_dot: return {DotKind::int16_dot};
+    case KernelArithmetic::int8_dot: return {DotKind::int8_dot};
+  }
+  return {DotKind::f32_fma};
 }
 
 double median(std::vector<double> values) {
@@ -165,11 +183,13 @@ void bench(benchmark::State& state, const Format* format, const KernelSet* set, 
   }
   const double bytes = static_cast<double>(weights.bytes_per_matrix) * static_cast<double>(threads * pass.matrices_per_thread);
   const double flops = 2.0 * static_cast<double>(kRows * kCols) * static_cast<double>(tokens * threads * pass.matrices_per_thread);
-  const DotKind kind = set->arithmetic == KernelArithmetic::bf16_dot ? DotKind::bf16_dot : DotKind::f32_fma;
+  const Peak peak = peak_of(set->arithmetic);
+  const ByteSpan codes{weights.codes.get(), weights.code_bytes};
+  const std::vector<ByteSpan> pieces = read_pieces({&codes, 1}, threads);
   std::vector<double> read, dot, byte_rates, flop_rates, read_share, dot_share;
   for (auto _ : state) {
-    read.push_back(measure_read_rate(pool, weights.codes.get(), weights.code_bytes / kReadPiece * kReadPiece, this_cpu(), 0.02));
-    dot.push_back(measure_dot_rate(pool, kind, this_cpu(), 0.01));
+    read.push_back(measure_read_rate(pool, pieces, this_cpu(), 0.02));
+    dot.push_back(measure_dot_rate(pool, peak.kind, this_cpu(), 0.01) * peak.share);
     const auto start = std::chrono::steady_clock::now();
     pool.run(threads, run_thread, &pass);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -193,14 +213,15 @@ void register_all() {
       if (transposed && format->facts.bits_per_value < 8) continue;
       for (const Target& target : kTargets) {
         if (!usable(target)) continue;
-        for (const KernelArithmetic arithmetic : {KernelArithmetic::f32, KernelArithmetic::bf16_dot}) {
+        for (const KernelArithmetic arithmetic : kAllArithmetics) {
           const KernelSet* set = find_kernels(format->facts.name, target.name, arithmetic);
           if (set == nullptr) continue;
           const std::string name = std::string(format->facts.name) + "/" + target.name + "/" + std::string(name_of(arithmetic)) +
                                    (transposed ? "/columns" : "/rows");
-          for (const std::int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 128}) {
+          for (const std::int64_t tokens : {1, 2, 4, 8, 12, 16, 32, 48, 64, 128, 192, 256}) {
             for (const bool many : {false, true}) {
-              if (!many && (transposed || tokens > set->max_few)) continue;
+              if (!many && (set->few == nullptr || transposed || tokens > set->max_few)) continue;
+              if (many && set->many == nullptr) continue;
               benchmark::RegisterBenchmark((name + (many ? "/many/" : "/few/") + std::to_string(tokens)).c_str(),
                                            [=](benchmark::State& state) { bench(state, format, set, transposed, many, tokens); })
                   ->UseManualTime()

@@ -7,7 +7,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LISTS = [  # list, macro, folder, files of the folder that are no entries, page per entry
-    ("src/formats/formats.inc", "MOTET_FORMAT", "src/formats", {"format_list", "synthetic"}, "docs/formats"),
+    ("src/formats/formats.inc", "MOTET_FORMAT", "src/formats", {"format_list", "packed", "synthetic"}, "docs/formats"),
     ("src/backends/backends.inc", "MOTET_BACKEND", "src/backends", {"backend_list"}, None),
     ("src/checkpoint/families.inc", "MOTET_FAMILY", "src/checkpoint/families", set(), "docs/families"),
 ]

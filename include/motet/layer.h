@@ -91,6 +91,9 @@ class Layer {
   /// a forward makes the lost pages fault: the operating system sends SIGBUS, which ends a process that does not handle it.
   virtual RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept = 0;
   virtual const ForwardStats& stats() const noexcept = 0;
+  /// Weight bytes that the last forward read, as spans that do not touch each other; valid while the layer lives. Resident, unless
+  /// the system took pages back since: what RateProbe reads to tell the limit of just these bytes.
+  virtual std::vector<ByteSpan> weights_read() const = 0;
   /// Rows that each expert got in the last forward: [experts].
   virtual const std::int64_t* expert_load() const noexcept = 0;
 };

@@ -34,18 +34,29 @@ MachineFacts machine_facts();
 /// Rates of this moment, all with `threads` threads. 0 = not measured (target not usable).
 struct MeasuredRates {
   int threads = 1;
-  double read_bytes_per_second = 0;        ///< DRAM, several streams per thread, huge pages where allowed; 0 also when too little of the
-                                           ///< buffer could be made resident in the time
+  double read_bytes_per_second = 0;        ///< several streams per thread; 0 also when too little of the buffer could be made resident
+                                           ///< in the time
+  std::int64_t read_bytes = 0;             ///< that this rate was read over, again and again
+  bool read_may_be_cached = false;         ///< they are fewer than twice the last-level cache: it is then the rate of memory, of the
+                                           ///< cache, or between; a cache that a host shares among guests holds less than it says
   double f32_flops = 0;                    ///< fp32 FMA, widest usable vector
   double bf16_flops = 0;                   ///< bf16 dot
+  double bf16_tile_flops = 0;              ///< bf16 products of the tile unit (AMX)
   double int16_ops = 0, int8_ops = 0;      ///< integer dots
   double seconds = 0;                      ///< that the measurement took
 };
-struct RateWishes { int threads = 1; double budget_seconds = 0.3; bool bandwidth = true, compute = true; };
+struct RateWishes {
+  int threads = 1;
+  double budget_seconds = 0.3;
+  bool bandwidth = true, compute = true;
+  /// Memory in use that is read in place of the probe's own buffer, such as Layer::weights_read(). It may overlap.
+  std::vector<ByteSpan> resident = {};
+};
 
-/// Measures rates again and again beside what is being timed. Its read buffer (larger than the last-level cache) and threads live
-/// as long as the probe: on virtual machines, releasing such a buffer slows every later first touch of a page, so keep the probe
-/// until the timing is over. One measurement at a time.
+/// Measures rates again and again beside what is being timed. Its read buffer (twice the last-level cache or more, but at most
+/// 512 MiB, in huge pages where allowed) is allocated when it is first needed and lives with the threads as long as the probe: on
+/// virtual machines, releasing such a buffer slows every later first touch of a page, so keep the probe until the timing is over.
+/// One measurement at a time.
 class RateProbe {
  public:
   /// Throws Error(invalid_argument) for fewer than one thread.

@@ -101,6 +101,11 @@ enum class AreaId : int {
   latent_x,      ///< f32 [tokens, latent]
   permuted,      ///< activation type [rows, stored dispatch width]
   act,           ///< activation type [rows, stored intermediate]
+  permuted_codes,  ///< codes of `permuted` where the backend quantises it: [rows, stored dispatch width]
+  permuted_scales, ///< their scales, in the backend's layout
+  act_codes,     ///< codes of `act`: [rows, stored intermediate]
+  act_scales,    ///< their scales, in the backend's layout
+  linear_scales, ///< scales [rows, groups] as encoders write them, before they are put into another layout
   rows,          ///< f32 [rows, stored dispatch width]: GEMM2 rows
   routed,        ///< f32 [tokens, dispatch width]
   routed_x,      ///< activation type [tokens, stored latent]: routed sum prepared for latent_out
@@ -172,8 +177,10 @@ enum class Fit { fits, does_not_fit, would_fit };
 struct MemoryPlan {
   std::int64_t workspace = 0;
   std::int64_t prepared = 0;       ///< what the backend allocates at creation: biases as fp32, its own tables
-  std::int64_t anonymous = 0;      ///< workspace + prepared
-  std::int64_t mapped = 0;         ///< weight bytes of this layer that may become resident
+  std::int64_t packed = 0;         ///< residence packed: weights laid out anew, in huge pages where the system gives them
+  std::int64_t packed_padding = 0; ///< of them, bytes that the file does not have
+  std::int64_t anonymous = 0;      ///< workspace + prepared + packed
+  std::int64_t mapped = 0;         ///< weight bytes of this layer that may become resident; repacked ones are dropped expert by expert
   std::int64_t peak = 0;           ///< anonymous + mapped
   std::int64_t limit = 0;
   Fit fit = Fit::fits;
@@ -187,6 +194,7 @@ struct MemoryPlan {
 struct Estimates {
   std::int64_t weight_bytes_per_token = 0;       ///< distinct weight bytes that one token reads; vectors counted as BF16
   std::int64_t parameters_active = 0, parameters_total = 0;   ///< elements of matrices: no biases, no scales
+  double pack_seconds = 0;                       ///< residence packed: time that creation takes longer
   std::string note;
   bool operator==(const Estimates&) const { return true; }
 };

@@ -161,7 +161,8 @@ struct Environment {
   std::string version;             ///< of Motet
   std::string processor;           ///< vendor, family and model, such as "amd-26-2"
   std::vector<TargetFacts> targets;                ///< best first
-  std::vector<std::string> arithmetic_ranking;     ///< kernel arithmetics, fastest for many tokens first: "bf16_dot", "f32"
+  std::vector<std::string> arithmetic_ranking;     ///< kernel arithmetics, fastest for many tokens of an expert first
+  std::vector<std::string> few_ranking;            ///< the same for few tokens, where reading weights is the limit
   std::string ranking_evidence;    ///< table entry or measurement that ranked them
   int threads = 1;                 ///< processors this process may use: affinity mask and cgroup quota, rounded down, >= 1
   std::string threads_reason;

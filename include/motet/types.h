@@ -35,6 +35,12 @@ struct Matrix {
   std::int64_t cols = 0;
 };
 
+/// Bytes that lie together; read only.
+struct ByteSpan {
+  const std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
 /// The one invalid expert, slot or row id inside Motet (law L7).
 inline constexpr std::int32_t kAbsent = -1;
 

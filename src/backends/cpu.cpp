@@ -2,13 +2,11 @@
 // The processor: published bytes through kernels compiled per target. What it runs is chosen in cpu/choice.h, how in cpu/experts.h.
 #include "backends/cpu/choice.h"
 #include "backends/cpu/experts.h"
-#include "backends/support/wishes.h"
 
 namespace motet {
 namespace {
 
 std::optional<Refusal> supports(const BackendRequest& request) {
-  if (auto refusal = refuse_arithmetic(request.deployment.wishes.arithmetic)) return refusal;
   return choose_kernels(request.spec, request.deployment, request.environment, request.target).refusal;
 }
 
@@ -26,17 +24,21 @@ BackendStorage storage(const BackendRequest& request) {
   out.up = request.intermediate_valid;
   out.gate = request.spec.activation.gated ? request.intermediate_valid : 0;
   out.rows_width = request.spec.dispatch_width();
-  out.activation = kernels.activation();
+  out.activation = kernels.activation;
   out.scratch_per_thread = cpu_scratch(kernels, request.spec, extents).bytes();
   out.prepared = cpu_prepared_bytes(request.spec, extents);
-  out.arithmetic = std::string(name_of(kernels.arithmetic));
-  out.reason = "reduction axes in whole units of " + std::to_string(kernels.gate_up->k_unit) + " elements (" + choice.reason + ")";
-  out.sum_order = sum_orders(kernels, request.spec, request.deployment.wishes.invariant);
-  if (kernels.activation() == DType::bf16) {
+  const CpuPacked packed = cpu_packed(request.spec, extents, request.deployment.wishes.residence);
+  out.packed = packed.bytes;
+  out.packed_padding = packed.padding;
+  out.arithmetic = kernels.arithmetic();
+  out.reason = "reduction axes in whole units of " + std::to_string(kernels.gate_up.many->k_unit) + " elements (" + choice.reason + ")";
+  out.sum_order = sum_orders(kernels, request.spec);
+  if (kernels.activation == DType::bf16) {
     out.rounding_points = {"prepared activations: to bf16, once", "intermediates: to bf16, once, after bias and body in fp32"};
   } else {
     out.rounding_points = {"intermediates: fp32, after bias and body in fp32"};
   }
+  for (std::string& sentence : encodings(kernels)) out.rounding_points.push_back(std::move(sentence));
   return out;
 }
 

@@ -226,15 +226,15 @@ TEST_P(EveryBackend, RefusesSeveralRanks) {
   }
 }
 
-TEST_P(EveryBackend, RefusesTheWishFastByName) {
+TEST_P(EveryBackend, PacksWeightsOrRefusesToByName) {
   Deployment deployment;
-  deployment.wishes.arithmetic = Arithmetic::fast;
+  deployment.wishes.residence = Residence::packed;
+  deployment.wishes.arithmetic = Arithmetic::fast;  // which every backend keeps
   const LayerSpec spec = layer_spec("bf16");
   const Environment machine = environment();
   const auto refusal = find_backend(GetParam())
                            ->traits.supports({.spec = spec, .deployment = deployment, .environment = machine, .target = "generic"});
-  ASSERT_TRUE(refusal.has_value());
-  EXPECT_EQ(refusal->code, "arithmetic_not_built");
+  EXPECT_EQ(refusal ? refusal->code : "packs", GetParam() == std::string("cpu") ? "packs" : "residence_not_built");
 }
 
 TEST_P(EveryBackend, PreparesAsManyBytesAsPlanned) {
@@ -243,12 +243,15 @@ TEST_P(EveryBackend, PreparesAsManyBytesAsPlanned) {
   Runner run = runner(spec, make_synthetic_weights(spec, 1), GetParam());
   EXPECT_EQ(run.backend().prepared_bytes(), run.plan().memory.prepared);
 }
-INSTANTIATE_TEST_SUITE_P(All, EveryBackend, ::testing::Values("cpu", "reference", "twin_wide", "twin_aligned", "twin_finalized"));
+INSTANTIATE_TEST_SUITE_P(All, EveryBackend,
+                         ::testing::Values("cpu", "reference", "twin_wide", "twin_aligned", "twin_finalized", "twin_flat",
+                                           "twin_swizzled"));
 
 TEST(Backends, AreListedInSelectionOrder) {
   std::vector<std::string_view> names;
   for (const Backend* backend : all_backends()) names.push_back(backend->traits.name);
-  EXPECT_EQ(names, (std::vector<std::string_view>{"cpu", "reference", "twin_wide", "twin_aligned", "twin_finalized"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{"cpu", "reference", "twin_wide", "twin_aligned", "twin_finalized", "twin_flat",
+                                                  "twin_swizzled"}));
   EXPECT_EQ(find_backend("cuda"), nullptr);
 }
 

@@ -2,6 +2,7 @@
 // For tests of backends: planned and prepared layers, and batches on poisoned memory.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "base/cpu_features.h"
 #include "base/math.h"
 #include "base/numbers.h"
+#include "base/thread_pool.h"
 #include "formats/format.h"
 #include "formats/synthetic.h"
 #include "kernels/kernel.h"
@@ -61,7 +63,7 @@ inline Environment environment() {
   Environment out;
   out.version = "test";
   for (const std::string& name : usable_targets()) out.targets.push_back({name, true, true, ""});
-  out.arithmetic_ranking = {"bf16_dot", "f32"};
+  out.arithmetic_ranking = out.few_ranking = {"int8_dot", "bf16_tile", "bf16x2_tile", "bf16_dot", "int16_dot", "f32"};
   out.threads = 3;
   out.memory_bytes = std::int64_t{1} << 40;
   return out;
@@ -110,6 +112,13 @@ inline LayerSpec layer_spec(const std::string& format) {
   return spec;
 }
 
+/// The wished level, or the most accurate that the backend takes where it does not take that.
+inline Arithmetic level_of(std::string_view backend, Arithmetic wished = Arithmetic::bf16) {
+  const Backend* found = find_backend(backend);
+  return found == nullptr ? wished : std::max(wished, found->traits.best_level);
+}
+
+/// A layer of at most 64 tokens.
 inline Plan plan_of(const LayerSpec& spec, const std::string& backend, const std::string& target = "", const Wishes& wishes = {}) {
   Deployment deployment;
   deployment.tokens = 64;
@@ -117,6 +126,7 @@ inline Plan plan_of(const LayerSpec& spec, const std::string& backend, const std
   deployment.wishes = wishes;
   deployment.wishes.backend = backend;
   deployment.wishes.target = target;
+  deployment.wishes.arithmetic = level_of(backend, wishes.arithmetic);
   return plan_with(spec, deployment, environment(), catalog()).value();
 }
 
@@ -156,8 +166,10 @@ struct Rows {
 /// A prepared backend that runs batches on memory of 0xFF bytes (NaN in every type): what it must not read would show.
 class Runner {
  public:
-  Runner(Plan plan, std::shared_ptr<const LayerWeights> weights)
-      : plan_(std::move(plan)), prepared_(find_backend(plan_.backend)->prepare(plan_, std::move(weights))) {}
+  Runner(Plan plan, std::shared_ptr<const LayerWeights> weights) : plan_(std::move(plan)) {
+    ThreadPool pool(plan_.threads);
+    prepared_ = find_backend(plan_.backend)->prepare(plan_, std::move(weights), pool);
+  }
 
   const Plan& plan() const { return plan_; }
   PreparedBackend& backend() { return *prepared_; }
@@ -202,6 +214,7 @@ class Runner {
     std::int64_t x, act, rows;
   };
 
+  std::int64_t area_bytes(AreaId id) const { return plan_.area(id) == nullptr ? 0 : plan_.area(id)->bytes; }
   std::int64_t scratch_stride() const { return round_up(plan_.area(AreaId::scratch)->bytes / plan_.threads, 64); }
 
   std::vector<float> run(const std::vector<float>& x, std::int64_t width, const Stored& stored, const Rows& rows,
@@ -215,10 +228,24 @@ class Runner {
     prepared_->prepare_rows({x.data(), DType::f32, total, width}, nullptr, nullptr, 0, total, prepared.data(), stored.x * element(),
                             stored.x);
     if (spoil_padding != 0) prepared.floats()[width] = spoil_padding;
-    const ExpertBatch batch{
-        prepared.data(), stored.x * element(),   first_row.data(), static_cast<std::int64_t>(rows.counts.size()),
-        act.data(),      stored.act * element(), result.floats(),  stored.rows,
-        scratch.data(),  scratch_stride()};
+    Memory x_codes(area_bytes(AreaId::permuted_codes)), x_scales(area_bytes(AreaId::permuted_scales)),
+        act_codes(area_bytes(AreaId::act_codes)), act_scales(area_bytes(AreaId::act_scales)),
+        linear_scales(area_bytes(AreaId::linear_scales));
+    MOTET_CHECK(shared || plan_.area(AreaId::permuted_codes) == nullptr || total <= plan_.max_rows(), "%lld rows",
+                static_cast<long long>(total));
+    const ExpertBatch batch{prepared.data(),
+                            stored.x * element(),
+                            first_row.data(),
+                            static_cast<std::int64_t>(rows.counts.size()),
+                            act.data(),
+                            stored.act * element(),
+                            result.floats(),
+                            stored.rows,
+                            scratch.data(),
+                            scratch_stride(),
+                            {x_codes.data(), x_scales.data()},
+                            {act_codes.data(), act_scales.data()},
+                            linear_scales.data()};
     shared ? prepared_->run_shared(batch, executor) : prepared_->run_experts(batch, executor);
     for (std::int64_t i = total * stored.rows; i < all * stored.rows; ++i)
       MOTET_CHECK(bits_of_f32(result.floats()[i]) == 0xFFFFFFFFu, "a row past the count was written");
@@ -265,12 +292,24 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
 /// Bound of an fp32 sum chain over `length` products in all: each rounds to unit roundoff 2^-24, errors of random sign grow with
 /// the root of the length; 8 leaves room for bodies that steepen them.
 inline double f32_bound(std::int64_t length) { return 8 * 0x1p-24 * std::sqrt(static_cast<double>(length)); }
+/// What kernels may lose by encoding activations once. With a scale per 32: half a step of the group's largest element, which is
+/// about 2.1 to 3.5 deviations of Gaussian ones.
+inline double encoding_bound(const Plan& plan) {
+  const auto takes = [&](std::string_view arithmetic) { return plan.recipe.arithmetic.find(arithmetic) != std::string::npos; };
+  double result = 0;
+  if (takes("bf16x2_tile")) result += 0x1p-16;
+  if (takes("int16_dot")) result += 3.5 / (2 * 32767);
+  if (takes("int8_dot")) result += 3.5 / (2 * 127);
+  return result;
+}
+
 /// Bound of the kernel arithmetic over a feed-forward: one rounding to bf16 (unit roundoff 2^-8) of the intermediates where
-/// activations are bf16 (these inputs are exact in bf16), and the fp32 sums.
+/// activations are bf16 (these inputs are exact in bf16), two encodings, and the fp32 sums.
 inline double bound(const Plan& plan) {
   const std::int64_t length =
       plan.spec.dispatch_width() + plan.spec.intermediate + plan.spec.shared.intermediate + plan.spec.hidden;
-  return f32_bound(length) + (plan.recipe.activation == DType::bf16 ? 0x1p-8 : 0);
+  const bool bf16 = plan.recipe.activation == DType::bf16 || plan.recipe.arithmetic.find("bf16_") != std::string::npos;
+  return f32_bound(length) + (bf16 ? 0x1p-8 : 0) + 2 * encoding_bound(plan);
 }
 
 }  // namespace motet::testing

@@ -21,6 +21,6 @@ extern const Backend backend_twin_finalized;
 const Backend backend_twin_finalized = {
     {kRules.name, "test twin: double precision, cannot leave rows unfinalized", false, false, supports,
      [](const BackendRequest& request) { return double_storage(request, kRules); }},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights) { return prepare_double(plan, std::move(weights), kRules); }};
+    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) { return prepare_double(plan, std::move(weights), kRules); }};
 
 }  // namespace motet

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bit positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E. They agree.
+// Bit positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E. They agree. Permission for tiles: Linux,
+// Documentation/arch/x86/xstate.rst: the first use of tiles by a process without it is SIGILL.
 #include "base/cpu_features.h"
 
 #include <cctype>
+#include <cerrno>
 #include <cstring>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace motet {
 namespace {
+
+constexpr int kTileBit = 24;                  // of leaf 7 edx
+constexpr std::uint64_t kTileState = 0x60000;  // of XCR0: tile configuration and data
 
 struct InstructionRow {
   std::string_view flag, name;
@@ -72,6 +79,10 @@ CpuidFacts read_cpuid() {
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     facts.xcr0 = static_cast<std::uint64_t>(high) << 32 | low;
   }
+  if ((facts.leaf7_edx >> kTileBit & 1u) != 0 && (facts.xcr0 & kTileState) == kTileState) {
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    facts.tiles_error = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : errno;
+  }
   __cpuid(0x80000000u, a, b, c, d);
   if (a >= 0x80000004u) {
     for (std::uint32_t i = 0; i < 3; ++i) {
@@ -93,7 +104,7 @@ CpuFeatures cpu_features(const CpuidFacts& facts) {
   const auto saved = [&](std::uint64_t mask) { return (facts.xcr0 & mask) == mask; };
   const bool ymm = saved(0x6);          // SSE and AVX state
   const bool zmm = ymm && saved(0xE0);  // opmask, upper halves, upper registers
-  const bool tiles = saved(0x60000);    // tile configuration and data
+  const bool tiles = saved(kTileState) && facts.tiles_error == 0;
   features.avx2 = ymm && bit(facts.leaf7_ebx, 5);
   features.fma = ymm && bit(facts.leaf1_ecx, 12);
   features.f16c = ymm && bit(facts.leaf1_ecx, 29);
@@ -105,8 +116,11 @@ CpuFeatures cpu_features(const CpuidFacts& facts) {
   features.avx512vnni = zmm && bit(facts.leaf7_ecx, 11);
   features.avx512bf16 = zmm && bit(facts.leaf7_1_eax, 5);
   features.amx_bf16 = tiles && bit(facts.leaf7_edx, 22);
-  features.amx_tile = tiles && bit(facts.leaf7_edx, 24);
+  features.amx_tile = tiles && bit(facts.leaf7_edx, kTileBit);
   features.amx_int8 = tiles && bit(facts.leaf7_edx, 25);
+  if (facts.tiles_error != 0)
+    features.tiles_refused = std::string("Linux does not let this process use AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM: ") +
+                             std::strerror(facts.tiles_error) + ")";
 
   const int base_family = static_cast<int>(facts.leaf1_eax >> 8 & 0xF), base_model = static_cast<int>(facts.leaf1_eax >> 4 & 0xF);
   features.family = base_family == 15 ? base_family + static_cast<int>(facts.leaf1_eax >> 20 & 0xFF) : base_family;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -34,6 +35,17 @@ TEST(CpuFeatures, NeedTheRegistersSavedByTheOperatingSystem) {
   EXPECT_FALSE(cpu_features(facts).avx512f);
   facts.xcr0 = 0;
   EXPECT_FALSE(cpu_features(facts).avx2);
+}
+
+TEST(CpuFeatures, TilesNeedThePermissionOfLinux) {
+  CpuidFacts facts = everything();
+  EXPECT_TRUE(cpu_features(facts).amx_tile && cpu_features(facts).amx_int8 && cpu_features(facts).amx_bf16);
+  EXPECT_EQ(cpu_features(facts).tiles_refused, "");
+  facts.tiles_error = EPERM;
+  const CpuFeatures features = cpu_features(facts);
+  EXPECT_FALSE(features.amx_tile || features.amx_int8 || features.amx_bf16);
+  EXPECT_TRUE(features.avx512bf16);
+  EXPECT_NE(features.tiles_refused.find("ARCH_REQ_XCOMP_PERM: Operation not permitted"), std::string::npos);
 }
 
 TEST(CpuFeatures, EachBitStandsForItsOwnFeature) {
@@ -87,7 +99,7 @@ TEST(CpuFeatures, AgreeWithTheKernelsList) {
   EXPECT_EQ(cpu.avx512vnni, flags.count("avx512_vnni") == 1);
   EXPECT_EQ(cpu.avx512vbmi, flags.count("avx512vbmi") == 1);
   EXPECT_EQ(cpu.avx512bf16, flags.count("avx512_bf16") == 1);
-  EXPECT_EQ(cpu.amx_tile, flags.count("amx_tile") == 1);
+  EXPECT_EQ(cpu.amx_tile, flags.count("amx_tile") == 1 && cpu.tiles_refused.empty());
 }
 #endif
 

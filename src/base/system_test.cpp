@@ -146,5 +146,17 @@ TEST(Topology, DescribesThisMachine) {
   EXPECT_EQ(text_of({1, std::int64_t{64} << 30, 16, 8}), "node 1: 16 processors, 64 GiB (8 allowed to this process)");
 }
 
+TEST(Topology, ALoneNodeHasTheMachinesMemoryAndSeveralKeepTheirs) {
+  constexpr std::int64_t kGib = std::int64_t{1} << 30;
+  Topology lone{{}, {{0, 5 * kGib, 2, 2}}}, two{{}, {{0, 5 * kGib, 2, 2}, {1, 6 * kGib, 2, 2}}};
+  settle_lone_node(lone, 24 * kGib);
+  EXPECT_EQ(lone.nodes[0].memory_bytes, 24 * kGib) << "what the kernel has not initialised yet is the node's too";
+  settle_lone_node(two, 24 * kGib);
+  EXPECT_EQ(two.nodes[0].memory_bytes, 5 * kGib);
+  Topology unknown;
+  settle_lone_node(unknown, 24 * kGib);
+  EXPECT_TRUE(unknown.nodes.empty());
+}
+
 }  // namespace
 }  // namespace motet

@@ -15,6 +15,7 @@ namespace motet {
 /// that pack along k (4-bit) have col_stride 0 and lie at `codes + n * row_stride` from k = 0 on, as their codec says.
 /// A transposed matrix ([K,N] in the file) has a small row_stride and a large col_stride; an interleaved half has a doubled
 /// row_stride (or row_stride 2 elements when transposed).
+/// A packed matrix (panel_bytes > 0, formats/packed.h) lies in panels of 16 rows instead: strides and `scales` are then unused.
 /// The scale of (n, k) lies at `scales + (n / block_rows) * scale_row_stride + (k / block_cols) * scale_col_stride`.
 struct WeightView {
   const std::byte* codes = nullptr;
@@ -27,6 +28,7 @@ struct WeightView {
   std::int64_t block_rows = 1, block_cols = 1;
   const std::byte* zeros = nullptr;    ///< zero points, for formats that have them
   std::int64_t zero_row_stride = 0;
+  std::int64_t panel_bytes = 0;        ///< > 0: panel p, rows 16 p .. 16 p + 15, lies at codes + p * panel_bytes
   double tensor_scale = 1;             ///< multiplies every element, exact in double (NVFP4: weight_scale_2, or 1 / weight_global_scale)
 };
 

@@ -51,6 +51,8 @@ class MappedFile {
   const std::byte* data() const noexcept { return data_; }
   /// Compares the path's present size, time and inode with those at mapping. Allocates nothing.
   RunStatus verify_unchanged() const noexcept;
+  /// Gives back the whole pages among these bytes that belong to this mapping; reading them again reads the file again.
+  void drop(const std::byte* begin, std::int64_t size) const noexcept;
 
  private:
   std::string path_, name_;

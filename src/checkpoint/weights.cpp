@@ -20,6 +20,9 @@ class MappedLayer final : public LayerWeights {
     }
     return {};
   }
+  void drop(const std::byte* begin, std::int64_t size) const noexcept override {
+    for (const auto& entry : files) entry.second->drop(begin, size);
+  }
 };
 
 class Loader {

@@ -37,6 +37,7 @@ struct LayerRun {
   std::vector<float> top_k_weights;
   std::vector<ForwardStats> stats;         ///< one per repeat
   std::vector<std::int64_t> load;
+  MeasuredRates rates;                     ///< dot rates of the probe, and the read rate over this layer's own weights
   std::optional<CheckReport> check;
 
   const ForwardStats& median() const {
@@ -56,10 +57,42 @@ Plan plan_layer(const LayerSpec& spec, const InputShape& input, const Environmen
   return plan(spec, deployment, environment).value();
 }
 
+// The machine's limits in at most 0.3 s for all layers together: dot rates once, the read rate beside each layer. A measurement ends with
+// a round that has begun, hence 0.02 s are left over.
+class LimitProbe {
+ public:
+  explicit LimitProbe(std::size_t layers) : layers_(layers) {}
+  // Reads what the layer's last forward read, which is resident: touching fresh memory would take longer than the probe may.
+  MeasuredRates beside(const Layer& layer) {
+    const int threads = layer.plan().threads;
+    if (probe_ == nullptr) {
+      probe_ = RateProbe::create(threads);
+      dots_ = probe_->measure({.threads = threads, .budget_seconds = 0.09, .bandwidth = false});
+      read_seconds_ = std::max(0.28 - dots_.seconds, 0.05) / static_cast<double>(layers_);
+    }
+    MeasuredRates rates = dots_;
+    dots_.seconds = 0;  // counted once
+    const std::vector<ByteSpan> read = layer.weights_read();
+    if (read.empty()) return rates;
+    const MeasuredRates reads = probe_->measure({.threads = threads, .budget_seconds = read_seconds_, .compute = false, .resident = read});
+    rates.read_bytes_per_second = reads.read_bytes_per_second;
+    rates.read_bytes = reads.read_bytes;
+    rates.read_may_be_cached = reads.read_may_be_cached;
+    rates.seconds += reads.seconds;
+    return rates;
+  }
+
+ private:
+  std::size_t layers_;
+  double read_seconds_ = 0;  // of one layer
+  std::unique_ptr<RateProbe> probe_;
+  MeasuredRates dots_;
+};
+
 // Plans before anything is made or mapped: what does not fit or is not built is refused first.
-LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, const TensorFile* file, const Environment& environment) {
+LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, const TensorFile* file, const Environment& environment, LimitProbe* probe) {
   const InputShape shape = file != nullptr ? shape_in_file(*file, options.input, spec) : InputShape{options.tokens, DType::bf16};
-  LayerRun run{plan_layer(spec, shape, environment), {}, {}, {}, {}, {}, {}, {}};
+  LayerRun run{plan_layer(spec, shape, environment), {}, {}, {}, {}, {}, {}, {}, {}};
   run.input = file != nullptr ? input_from_file(*file, options.input, spec) : synthetic_input(spec, options.tokens, options.seed);
   const std::shared_ptr<const LayerWeights> weights = checkpoint.load(spec.layer);
   const std::unique_ptr<Layer> layer = Layer::create(run.plan, weights);
@@ -81,6 +114,7 @@ LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, const Te
   }
   stop_if_interrupted();
   run.load.assign(layer->expert_load(), layer->expert_load() + spec.experts);
+  if (probe != nullptr) run.rates = probe->beside(*layer);
   if (options.check) {
     run.check = check_forward(run.plan, weights, in, {run.output.data(), type.dtype, type.rows, type.cols}, run.top_k_index.data(), run.top_k_weights.data());
   }
@@ -140,9 +174,23 @@ Json check_json(const CheckReport& check) {
           {"near_ties", check.near_ties}, {"weights_abs", check.weights_abs}, {"ok", check.ok}, {"text", check.text}};
 }
 
-Json layer_json(const LayerRun& run, const MeasuredRates& rates) {
+Limit limit_for(const LayerRun& run) {
+  return limit_of(static_cast<double>(run.median().weight_bytes), run.median().flops, run.rates, run.plan.recipe.arithmetic);
+}
+
+// The limit in words: which, its rate, and for reads what was read.
+std::string limit_text(const LayerRun& run) {
+  const MeasuredRates& rates = run.rates;
+  if (limit_for(run).name == "compute") return fmt::format("compute here, {:.0f} GFLOP/s", compute_rate(rates, run.plan.recipe.arithmetic) / 1e9);
+  std::string text = fmt::format("bandwidth here, {:.1f} GB/s read over {} of this layer's weights", rates.read_bytes_per_second / 1e9, bytes_text(rates.read_bytes));
+  if (rates.read_may_be_cached) text += " (so few may lie in the last-level cache: the limit of this layer when it is repeated)";
+  if (compute_rate(rates, run.plan.recipe.arithmetic) <= 0) text += fmt::format("; what arithmetic {} could reach is not measured", run.plan.recipe.arithmetic);
+  return text;
+}
+
+Json layer_json(const LayerRun& run) {
   const ForwardStats& stats = run.median();
-  const Limit limit = limit_of(static_cast<double>(stats.weight_bytes), stats.flops, rates, run.plan.recipe.arithmetic);
+  const Limit limit = limit_for(run);
   Json document = {{"layer", run.plan.spec.layer}, {"fingerprint", run.plan.fingerprint}, {"backend", run.plan.backend}, {"target", run.plan.target},
                    {"arithmetic", run.plan.recipe.arithmetic}, {"threads", run.plan.threads}, {"input", run.input.source}, {"tokens", stats.tokens}, {"rows", stats.rows},
                    {"repeats", run.stats.size()}, {"seconds", stats.total_seconds},
@@ -152,13 +200,16 @@ Json layer_json(const LayerRun& run, const MeasuredRates& rates) {
   document["substitutions"] = substitutions(run.plan);
   document["limit"] = limit.name.empty() ? Json(nullptr) : Json(limit.name);
   document["share"] = limit.name.empty() || stats.total_seconds <= 0 ? Json(nullptr) : Json(limit.seconds / stats.total_seconds);
+  if (!options.no_probe) {
+    document["read"] = {{"bytes_per_second", run.rates.read_bytes_per_second}, {"bytes", run.rates.read_bytes}, {"may_be_cached", run.rates.read_may_be_cached}};
+  }
   document["workspace_bytes"] = run.plan.workspace.bytes;
   document["expert_load"] = run.load;
   document["check"] = run.check ? check_json(*run.check) : Json(nullptr);
   return document;
 }
 
-std::string layer_text(const LayerRun& run, const MeasuredRates& rates) {
+std::string layer_text(const LayerRun& run) {
   const ForwardStats& stats = run.median();
   const LayerSpec& spec = run.plan.spec;
   std::string text = fmt::format("{}\n  {}: hidden {}, intermediate {}, experts {}, top_k {}, {}\n  {}{} on {} threads, arithmetic {}; plan {}\n  input: {}\n",
@@ -177,12 +228,12 @@ std::string layer_text(const LayerRun& run, const MeasuredRates& rates) {
                       seconds > 0 ? static_cast<double>(stats.tokens) / seconds : 0.0, bytes_text(stats.weight_bytes));
   if (seconds > 0) text += fmt::format(" ({:.1f} GB/s, {:.1f} GFLOP/s)", static_cast<double>(stats.weight_bytes) / seconds / 1e9, stats.flops / seconds / 1e9);
   text += "\n";
-  const Limit limit = limit_of(static_cast<double>(stats.weight_bytes), stats.flops, rates, run.plan.recipe.arithmetic);
+  const Limit limit = limit_for(run);
   if (!limit.name.empty() && seconds > 0) {
-    text += fmt::format("  {:.0f} % of this machine's limit, which is {} here (weights that stay in cache can pass 100 %)\n", 100 * limit.seconds / seconds, limit.name);
-  }
-  if (!options.no_probe && limit.name.empty() && compute_rate(rates, run.plan.recipe.arithmetic) > 0) {
-    text += "  share of this machine's limit: not measured, 0.3 s were too short for the probe's memory; motet doctor --measure takes longer\n";
+    const double percent = 100 * limit.seconds / seconds;
+    text += fmt::format("  {:.{}f} % of this machine's limit, which is {}\n", percent, percent < 10 ? 1 : 0, limit_text(run));
+  } else if (!options.no_probe) {
+    text += "  share of this machine's limit: none, nothing was read\n";
   }
   const LoadSummary load = summarise(run.load);
   text += fmt::format("  expert load: {} of {} experts used, most loaded {} rows, {:.2f} times the mean\n", load.used, run.load.size(), load.most,
@@ -226,25 +277,29 @@ int run() {
   }
   const Environment environment = Environment::probe();
   std::vector<LayerRun> runs;
-  for (const LayerSummary* layer : wanted_layers(*checkpoint)) {
+  const std::vector<const LayerSummary*> layers = wanted_layers(*checkpoint);
+  LimitProbe probe(layers.size());
+  MeasuredRates rates;  // of all layers: the fastest read
+  for (const LayerSummary* layer : layers) {
     stop_if_interrupted();
-    runs.push_back(run_layer(*checkpoint, layer->spec, file.get(), environment));
+    runs.push_back(run_layer(*checkpoint, layer->spec, file.get(), environment, options.no_probe ? nullptr : &probe));
+    const double seconds = rates.seconds + runs.back().rates.seconds;
+    if (runs.size() == 1 || runs.back().rates.read_bytes_per_second > rates.read_bytes_per_second) rates = runs.back().rates;
+    rates.seconds = seconds;
   }
-  stop_if_interrupted();
-  MeasuredRates rates;
-  if (!options.no_probe) rates = measure_rates({.threads = runs.front().plan.threads});
   stop_if_interrupted();
   if (!options.output.empty()) write_outputs(runs, options.layer == "all");
   if (!options.trace.empty()) write_trace(runs);
   bool ok = true;
   Json document = {{"schema", "motet.run/1"}, {"version", version()}, {"checkpoint", checkpoint->path()}, {"family", checkpoint->family()},
                    {"processor", environment.processor}, {"threads_reason", environment.threads_reason}};
-  if (!options.no_probe) document["rates"] = {{"read_bytes_per_second", rates.read_bytes_per_second}, {"f32_flops", rates.f32_flops}, {"bf16_flops", rates.bf16_flops}, {"seconds", rates.seconds}};
+  if (!options.no_probe) document["rates"] = {{"read_bytes_per_second", rates.read_bytes_per_second}, {"f32_flops", rates.f32_flops}, {"bf16_flops", rates.bf16_flops}, {"bf16_tile_flops", rates.bf16_tile_flops},
+                                                {"int16_ops", rates.int16_ops}, {"int8_ops", rates.int8_ops}, {"seconds", rates.seconds}};
   std::string text = fmt::format("{} on {} ({})\n", checkpoint->path(), environment.processor, environment.threads_reason);
   for (const LayerRun& run : runs) {
     ok = ok && (!run.check || run.check->ok);
-    document["layers"].push_back(layer_json(run, rates));
-    text += "\n" + layer_text(run, rates);
+    document["layers"].push_back(layer_json(run));
+    text += "\n" + layer_text(run);
   }
   document["ok"] = ok;
   if (options.json) {

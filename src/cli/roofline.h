@@ -13,8 +13,10 @@ struct Limit {
   std::string name;                ///< "bandwidth" or "compute", "" when unknown
 };
 
-/// The rate that bounds this kernel arithmetic, or 0.
+/// The rate that bounds this arithmetic of a plan, or 0. Of several ("int16_dot for few tokens, bf16_tile for many") the largest: which
+/// of them ran is each expert's own.
 double compute_rate(const MeasuredRates& rates, const std::string& arithmetic);
+/// The larger of the two where both rates are known, else the one that is.
 Limit limit_of(double bytes, double flops, const MeasuredRates& rates, const std::string& arithmetic);
 
 }  // namespace motet::cli

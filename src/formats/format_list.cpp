@@ -41,7 +41,7 @@ const KernelSet* found(const KernelSet* sets, std::string_view format, std::stri
                        KernelArithmetic arithmetic) noexcept {
   if (sets[0].format != format || sets[0].target != target) return nullptr;
   const KernelSet* set = sets + static_cast<int>(arithmetic);
-  return set->many != nullptr ? set : nullptr;
+  return set->few != nullptr || set->many != nullptr ? set : nullptr;
 }
 
 template <class FormatTag, class... Targets>

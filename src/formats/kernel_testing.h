@@ -87,6 +87,7 @@ inline std::vector<float> run(const KernelSet& set, Which which, const WeightVie
                            .row_end = row_end,
                            .x = x.data + first * x.stride,
                            .x_stride = x.stride,
+                           .x_dtype = x.bf16 ? DType::bf16 : DType::f32,
                            .tokens = tokens,
                            .out = out.data(),
                            .out_stride = rows,
@@ -100,6 +101,14 @@ inline std::vector<float> run(const KernelSet& set, Which which, const WeightVie
 
 /// fp32 sums of `cols` products, in any order, and a few roundings of scales: worst case, per unit of sum |w x|.
 inline double accumulation_bound(std::int64_t cols) { return static_cast<double>(cols + 32) * 0x1p-24; }
+
+/// What the encoding of an activation may lose in a group of kActivationGroup whose largest magnitude is `peak`: half a step, and
+/// 2^-7 of one for the roundings of the scale, its inverse and their product. 0 for arithmetics on activations as they are.
+inline double encoding_step(KernelArithmetic arithmetic, float peak) {
+  if (arithmetic != KernelArithmetic::int16_dot && arithmetic != KernelArithmetic::int8_dot) return 0;
+  const float step = std::max(peak / (arithmetic == KernelArithmetic::int16_dot ? 32767.0f : 127.0f), 0x1p-124f);
+  return static_cast<double>(step) * (0.5 + 0x1p-7);
+}
 
 /// The first output that is further from the double result of `truth` than the bound; "" when none is.
 inline std::string first_wrong(const Format& format, const WeightView& truth, const Activations& x, std::int64_t first,

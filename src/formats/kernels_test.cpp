@@ -15,24 +15,33 @@ using testing::TestMatrix;
 using testing::Which;
 using testing::widths;
 
-class Kernels : public testing::KernelCase {};
+class Kernels : public testing::KernelCase {
+ protected:
+  /// Nothing where the format or the set does not have the layout.
+  std::unique_ptr<TestMatrix> matrix_for(std::int64_t rows, std::int64_t cols, Layout layout, unsigned seed) const {
+    if (!set().reads_packed && (layout == Layout::packed || layout == Layout::doubled_packed)) return nullptr;
+    return testing::make_matrix(format(), rows, cols, layout, seed);
+  }
+};
 
 TEST_P(Kernels, MatchTheDoubleDecoderInEveryLayout) {
   for (const Layout layout : testing::kLayouts) {
     for (const std::int64_t cols : widths(format())) {
       for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{37}, std::int64_t{133}}) {
         if (rows == 133 && cols > 800) continue;
-        const auto matrix = testing::make_matrix(format(), rows, cols, layout, 7);
+        const auto matrix = matrix_for(rows, cols, layout, 7);
         if (!matrix) continue;
         const Activations x(set(), 25, cols, 11);
         for (const std::int64_t tokens : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 25}) {
           if (cols > 1000 && tokens > 3 && tokens != 8 && tokens != 25) continue;  // the rest is proven equal by L15 below
           SCOPED_TRACE(std::string(testing::name_of(layout)) + " " + std::to_string(rows) + " x " + std::to_string(cols) +
                        ", tokens " + std::to_string(tokens));
-          EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens)),
+          EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, tokens,
+                                run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens)),
                     "");
           if (tokens > set().max_few || !set().few_reads(matrix->view)) continue;
-          EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, run(set(), Which::few, matrix->view, 0, rows, x, 0, tokens)),
+          EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, tokens,
+                                run(set(), Which::few, matrix->view, 0, rows, x, 0, tokens)),
                     "");
         }
       }
@@ -41,13 +50,13 @@ TEST_P(Kernels, MatchTheDoubleDecoderInEveryLayout) {
 }
 
 TEST_P(Kernels, ReadManyColumnsInBlocks) {  // longer than one slab holds
-  for (const Layout layout : {Layout::rows, Layout::columns}) {
-    const auto matrix = testing::make_matrix(format(), 18, 9248, layout, 5);
+  for (const Layout layout : {Layout::rows, Layout::columns, Layout::packed}) {
+    const auto matrix = matrix_for(18, 9248, layout, 5);
     if (!matrix) continue;
     const Activations x(set(), 14, 9248, 3);
-    EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, 14, run(set(), Which::many, matrix->view, 0, 18, x, 0, 14)), "");
+    EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, 14, run(set(), Which::many, matrix->view, 0, 18, x, 0, 14)), "");
     if (set().few_reads(matrix->view)) {
-      EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, 2, run(set(), Which::few, matrix->view, 0, 18, x, 0, 2)), "");
+      EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, 2, run(set(), Which::few, matrix->view, 0, 18, x, 0, 2)), "");
     }
   }
 }
@@ -55,7 +64,7 @@ TEST_P(Kernels, ReadManyColumnsInBlocks) {  // longer than one slab holds
 TEST_P(Kernels, L15_BitsDoNotDependOnTokensOrRowBegin) {
   const std::int64_t rows = 70, cols = 352;
   for (const Layout layout : testing::kLayouts) {
-    const auto matrix = testing::make_matrix(format(), rows, cols, layout, 1);
+    const auto matrix = matrix_for(rows, cols, layout, 1);
     if (!matrix) continue;
     const Activations x(set(), 33, cols, 2);
     for (const Which which : {Which::few, Which::many}) {
@@ -68,6 +77,7 @@ TEST_P(Kernels, L15_BitsDoNotDependOnTokensOrRowBegin) {
       for (const std::int64_t tokens : {2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 25, 32}) {
         if (which == Which::few && tokens > set().max_few) continue;
         for (const std::int64_t begin : {0, 1, 16, 37, 69}) {
+          if (matrix->view.panel_bytes > 0 && which == Which::many && begin % 16 != 0) continue;
           const std::vector<float> got = run(set(), which, matrix->view, begin, rows, x, 1, tokens);
           for (std::int64_t t = 0; t < tokens; ++t)
             for (std::int64_t n = begin; n < rows; ++n)
@@ -148,7 +158,8 @@ INSTANTIATE_TEST_SUITE_P(All, Kernels, ::testing::ValuesIn(testing::all_cases())
 
 TEST(KernelList, HasF32ForEveryFormatAndTarget) {
   for (const Format* format : all_formats())
-    for (const testing::Target& target : testing::kTargets) EXPECT_NE(find_kernels(format->facts.name, target.name, KernelArithmetic::f32), nullptr);
+    for (const testing::Target& target : testing::kTargets)
+      EXPECT_NE(find_kernels(format->facts.name, target.name, KernelArithmetic::f32), nullptr);
 }
 TEST(KernelList, HasTheBf16DotOnlyWhereValuesAreExactInIt) {
   EXPECT_NE(find_kernels("mxfp4", "avx512_bf16", KernelArithmetic::bf16_dot), nullptr);

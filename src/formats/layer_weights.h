@@ -32,6 +32,8 @@ class LayerWeights {
   /// Total weight bytes that the views span.
   std::int64_t bytes = 0;
   /// file_changed when a mapped file shrank or was replaced since it was mapped; ok for weights in memory. Allocates nothing.
+  /// Gives back what is resident of these bytes of the weights; reading them again reads the file again. Weights in memory stay.
+  virtual void drop(const std::byte* begin, std::int64_t size) const noexcept { (void)begin, (void)size; }
   virtual RunStatus verify_unchanged() const noexcept { return {}; }
 };
 

@@ -25,19 +25,34 @@ struct Mxfp4Codec : PackedE2m1<32, e8m0_x4> {
   static constexpr bool kHasBf16Pairs = true, kTensorScale = false;
 
   MOTET_VEC F fold_f32(I scale) { return as_float(at_least(shl<23>(scale), ibroadcast(0x00400000u))); }
-  /// Folding is exact: no scale beyond 2^+-125, but for blocks of zeros, whose scale says nothing.
-  static bool row_folds(const WeightView& w, std::int64_t row) {
-    const auto* scales = reinterpret_cast<const unsigned char*>(w.scales + row * w.scale_row_stride);
+  /// A scale beyond 2^+-125.
+  MOTET_VEC bool far(std::byte scale) { return static_cast<unsigned char>(static_cast<unsigned char>(scale) - 2) > 250; }
+  static bool none_far(const std::byte* scales, std::int64_t count) {
+    unsigned char any = 0;  // no early exit: compilers vectorise this loop
+    for (std::int64_t b = 0; b < count; ++b) any |= static_cast<unsigned char>(far(scales[b]));
+    return any == 0;
+  }
+  /// True when row_folds() surely is for all of these rows: their scales lie in one run and none is far.
+  static bool rows_fold(const WeightView& w, std::int64_t row, std::int64_t rows) {
     const std::int64_t blocks = (w.cols + 31) / 32;
-    unsigned char far = 0;
-    for (std::int64_t b = 0; b < blocks; ++b) far |= static_cast<unsigned char>(static_cast<unsigned char>(scales[b] - 2) > 250);
-    if (far == 0) return true;
-    const auto* codes = reinterpret_cast<const unsigned char*>(w.codes + row * w.row_stride);
-    const std::int64_t bytes = (w.cols + 1) / 2;
+    if (w.panel_bytes == 0) return w.scale_row_stride == blocks && none_far(w.scales + row * blocks, rows * blocks);
+    bool none = true;
+    for (std::int64_t p = row / 16; p * 16 < row + rows; ++p) none = none && none_far(w.codes + p * w.panel_bytes, blocks * 16);
+    return none;
+  }
+  /// Folding is exact: no far scale, but for blocks of zeros, whose scale says nothing.
+  static bool row_folds(const WeightView& w, std::int64_t row) {
+    const std::int64_t blocks = (w.cols + 31) / 32, bytes = (w.cols + 1) / 2;
+    // Steps from one scale to the next and from one dword of codes to the next.
+    const bool packed = w.panel_bytes > 0;
+    const std::byte* panel = w.codes + row / 16 * w.panel_bytes;
+    const std::byte* scales = packed ? panel + row % 16 : w.scales + row * w.scale_row_stride;
+    const std::byte* codes = packed ? panel + panel_scale_bytes<Mxfp4Codec>(w) + row % 16 * 4 : w.codes + row * w.row_stride;
+    const std::int64_t scale_step = packed ? 16 : 1, dword_step = packed ? 64 : 4;
     for (std::int64_t b = 0; b < blocks; ++b) {
-      if (static_cast<unsigned char>(scales[b] - 2) <= 250) continue;
+      if (!far(scales[b * scale_step])) continue;
       for (std::int64_t i = b * 16; i < b * 16 + 16 && i < bytes; ++i)
-        if ((codes[i] & 0x77) != 0) return false;
+        if ((codes[i / 4 * dword_step + i % 4] & std::byte{0x77}) != std::byte{0}) return false;
     }
     return true;
   }

@@ -19,6 +19,7 @@ struct Nvfp4Codec : PackedE2m1<16, e4m3_x2> {
   static constexpr bool kHasBf16Pairs = true, kTensorScale = true;
 
   MOTET_VEC F fold_f32(I scale) { return mul(as_float(shl<20>(scale)), broadcast(0x1p120f)); }
+  static bool rows_fold(const WeightView&, std::int64_t, std::int64_t) { return true; }
   static bool row_folds(const WeightView&, std::int64_t) { return true; }  // at most 2 + 4 significant bits, 2^-10 .. 2688
 
 #if MOTET_HAS_BF16_DOT

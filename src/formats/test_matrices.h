@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/format.h"
+#include "formats/packed.h"
 
 namespace motet::testing {
 
@@ -37,11 +38,12 @@ class GuardedBytes {
   std::size_t size_ = 0;
 };
 
-enum class Layout { rows, doubled_rows, columns, doubled_columns };
-inline constexpr Layout kLayouts[] = {Layout::rows, Layout::doubled_rows, Layout::columns, Layout::doubled_columns};
+enum class Layout { rows, doubled_rows, columns, doubled_columns, packed, doubled_packed };
+inline constexpr Layout kLayouts[] = {Layout::rows,   Layout::doubled_rows,  Layout::columns, Layout::doubled_columns,
+                                      Layout::packed, Layout::doubled_packed};
 
 inline const char* name_of(Layout layout) {
-  constexpr const char* names[] = {"rows", "doubled_rows", "columns", "doubled_columns"};
+  constexpr const char* names[] = {"rows", "doubled_rows", "columns", "doubled_columns", "packed", "doubled_packed"};
   return names[static_cast<int>(layout)];
 }
 
@@ -57,7 +59,8 @@ inline std::vector<float> values_with_block_exponents(std::int64_t rows, std::in
   return values;
 }
 
-/// An encoded matrix laid out anew against inaccessible pages. The view keeps the scales' shape.
+/// An encoded matrix laid out anew against inaccessible pages. The view keeps the scales' shape; encoded.view is what the format's
+/// decoder reads.
 struct TestMatrix {
   EncodedMatrix encoded;
   std::unique_ptr<GuardedBytes> codes, scales;
@@ -104,11 +107,30 @@ inline std::unique_ptr<TestMatrix> lay_out(EncodedMatrix encoded, Layout layout)
   return result;
 }
 
+/// Panels of the matrix, each followed by another's when doubled; nothing when its scale blocks cannot be packed.
+inline std::unique_ptr<TestMatrix> pack(const Format& format, EncodedMatrix encoded, bool doubled) {
+  const WeightView& from = encoded.view;
+  ProjectionSpec projection;
+  projection.block_rows = from.block_rows, projection.block_cols = from.block_cols;
+  if (packing_declined(format.facts, projection)) return nullptr;
+  const std::int64_t panels = (from.rows + kPanelRows - 1) / kPanelRows,
+                     bytes = panel_layout(format.facts, from.cols, from.block_cols).bytes, stride = bytes * (doubled ? 2 : 1);
+  std::vector<std::byte> packed(static_cast<std::size_t>((panels - 1) * stride + bytes), std::byte{0xFF});
+  pack_panels(format.facts, from, 0, panels, packed.data(), stride);
+  auto result = std::make_unique<TestMatrix>();
+  result->codes = std::make_unique<GuardedBytes>(packed);
+  result->view = packed_view(from, result->codes->data(), stride);
+  result->encoded = std::move(encoded);
+  return result;
+}
+
 inline std::unique_ptr<TestMatrix> make_matrix(const Format& format, std::int64_t rows, std::int64_t cols, Layout layout,
                                                unsigned seed) {
   const std::vector<float> values = values_with_block_exponents(rows, cols, seed);
   EncodedMatrix encoded;
   format.encode(values.data(), rows, cols, encoded);
+  if (layout == Layout::packed || layout == Layout::doubled_packed)
+    return pack(format, std::move(encoded), layout == Layout::doubled_packed);
   return lay_out(std::move(encoded), layout);
 }
 

@@ -6,13 +6,11 @@
 
 namespace motet {
 
-inline constexpr int kArithmetics = 2;  ///< in the order of KernelArithmetic
-
 namespace format_tag {}  // namespace format_tag
 namespace target_tag {}  // namespace target_tag
 
-/// The sets of one format compiled for one target, [kArithmetics]; `many` is null where the target lacks the arithmetic or the
-/// format's values are not exact in it. Defined by MOTET_KERNELS in the format's file; a missing file fails to link.
+/// The sets of one format compiled for one target, [kArithmetics] in the order of KernelArithmetic; `few` and `many` are null where
+/// the target lacks the arithmetic or the format's values are not exact in it. Defined by MOTET_KERNELS in the format's file; a missing file fails to link.
 template <class FormatTag, class TargetTag>
 const KernelSet* kernels_of() noexcept;
 

@@ -10,6 +10,7 @@
 //   kStepScale         `few` sums 64 stored bytes, then multiplies by step_scale() in fp32
 //   kFoldBlock         columns whose scale byte is folded into a panel exactly, by fold_f32 / fold_pairs; 0 = none
 //   row_folds()        where kFoldBlock > 0: folding is exact for this row; other rows of `many` are computed by `few`
+//   rows_fold()        true when it surely is for several rows, at a glance
 //   kSegments          `many` sums the columns of one scale block, then multiplies in fp32 by scale()
 //   finite_value<S>(I), has_nan(w, row)   optional: value() that takes NaN codes for numbers, and the look for them (arithmetic.h)
 //   kTensorScale       sums are multiplied by the view's tensor_scale at the end
@@ -17,7 +18,11 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/matmul_few.h"
+#include "kernels/matmul_int_many.h"
 #include "kernels/matmul_many.h"
+#if MOTET_HAS_TILES
+#include "kernels/matmul_tile.h"
+#endif
 
 namespace motet::MOTET_TARGET {
 namespace {
@@ -29,6 +34,7 @@ constexpr KernelSet kernel_set(std::string_view format, std::string_view target)
           .arithmetic = A::kName,
           .activation = A::kActivation,
           .k_unit = 32,
+          .reads_packed = true,
           .max_few = Codec::kMaxFew,
           .folds = Codec::kFoldBlock > 0,
           .scratch_bytes = scratch_bytes<Codec, A>,
@@ -43,6 +49,44 @@ constexpr KernelSet bf16_dot_set([[maybe_unused]] std::string_view format, [[may
   if constexpr (Codec::kHasBf16Pairs) return kernel_set<Codec, Bf16Dot>(format, target);
 #endif
   return {};
+}
+
+/// kSplit: bf16x2_tile, else bf16_tile.
+template <class Codec, bool kSplit>
+constexpr KernelSet tile_set([[maybe_unused]] std::string_view format, [[maybe_unused]] std::string_view target) {
+#if MOTET_HAS_TILES
+  if constexpr (Codec::kHasBf16Pairs)
+    return {.format = format,
+            .target = target,
+            .arithmetic = kSplit ? KernelArithmetic::bf16x2_tile : KernelArithmetic::bf16_tile,
+            .activation = kSplit ? DType::f32 : DType::bf16,
+            .many_encodes = kSplit,
+            .k_unit = 32,
+            .reads_packed = true,
+            .folds = Codec::kFoldBlock > 0,
+            .scratch_bytes = tile_scratch_bytes<Codec, kSplit>,
+            .many = kSplit ? many_bf16x2_tile<Codec> : many_bf16_tile<Codec>,
+            .few_reads = few_reads<Codec>};
+#endif
+  return {};
+}
+
+/// int16_dot or int8_dot.
+template <class Codec, int kBits>
+constexpr KernelSet int_set([[maybe_unused]] std::string_view format, [[maybe_unused]] std::string_view target) {
+  if constexpr (kHasInts<Codec>)
+    return {.format = format,
+            .target = target,
+            .arithmetic = kBits == 16 ? KernelArithmetic::int16_dot : KernelArithmetic::int8_dot,
+            .many_encodes = true,
+            .reads_packed = true,
+            .max_few = kMaxFewInt<kBits / 8>,
+            .scratch_bytes = int_scratch_bytes<Codec, kBits / 8>,
+            .few = int_few<Codec, kBits / 8>,
+            .many = int_many<Codec, kBits / 8>,
+            .few_reads = few_reads<Codec>};
+  else
+    return {};
 }
 
 }  // namespace
@@ -61,7 +105,11 @@ constexpr KernelSet bf16_dot_set([[maybe_unused]] std::string_view format, [[may
   namespace MOTET_TARGET {                                                                            \
   namespace {                                                                                         \
   constexpr KernelSet kSets[kArithmetics] = {kernel_set<Codec, F32>(#name, MOTET_TEXT(MOTET_TARGET)), \
-                                             bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET))};   \
+                                             bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET)),    \
+                                             tile_set<Codec, false>(#name, MOTET_TEXT(MOTET_TARGET)), \
+                                             tile_set<Codec, true>(#name, MOTET_TEXT(MOTET_TARGET)),  \
+                                             int_set<Codec, 16>(#name, MOTET_TEXT(MOTET_TARGET)),     \
+                                             int_set<Codec, 8>(#name, MOTET_TEXT(MOTET_TARGET))};     \
   }                                                                                                   \
   }                                                                                                   \
   template <>                                                                                         \

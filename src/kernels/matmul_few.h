@@ -7,6 +7,7 @@
 // order first.
 #pragma once
 
+#include "base/numbers.h"
 #include "kernels/arithmetic.h"
 
 namespace motet::MOTET_TARGET {
@@ -32,7 +33,7 @@ MOTET_VEC std::int64_t round_up(std::int64_t value, std::int64_t unit) { return 
 
 template <class Codec>
 bool few_reads(const WeightView& w) noexcept {
-  return Codec::kElementBytes == 0 || w.col_stride == Codec::kElementBytes;
+  return Codec::kElementBytes == 0 || w.panel_bytes > 0 || w.col_stride == Codec::kElementBytes;
 }
 
 /// Bytes of one token's activations in lane order.
@@ -41,17 +42,38 @@ MOTET_VEC std::int64_t ordered_bytes(std::int64_t cols) {
   return round_up(cols, kStep<Codec>) * A::kBytes;
 }
 
-template <class Codec, class A>
-[[gnu::noinline]] void order_activations(const std::byte* x, std::int64_t cols, std::byte* out) {
-  constexpr std::int64_t P = Codec::kPerDword, kVectors = P / A::kUnit;
-  for (std::int64_t k0 = 0; k0 < cols; k0 += kStep<Codec>, x += kStep<Codec> * A::kBytes, out += kStep<Codec> * A::kBytes) {
-    alignas(64) std::byte copy[kStep<Codec> * A::kBytes];
-    const std::byte* from = x;
-    if (cols - k0 < kStep<Codec>) {
-      __builtin_memset(copy, 0, sizeof copy);
-      __builtin_memcpy(copy, x, static_cast<std::size_t>((cols - k0) * A::kBytes));
-      from = copy;
+/// `count` elements of x as the arithmetic's element type.
+template <class A>
+MOTET_VEC void convert_activations(const std::byte* x, DType dtype, std::int64_t count, std::byte* out) {
+  if (dtype == A::kActivation) {
+    __builtin_memcpy(out, x, static_cast<std::size_t>(count * A::kBytes));
+  } else if constexpr (A::kActivation == DType::f32) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::uint16_t code;
+      __builtin_memcpy(&code, x + 2 * i, 2);
+      const float value = bf16_to_f32(code);
+      __builtin_memcpy(out + 4 * i, &value, 4);
     }
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      float value;
+      __builtin_memcpy(&value, x + 4 * i, 4);
+      const std::uint16_t code = f32_to_bf16(value);
+      __builtin_memcpy(out + 2 * i, &code, 2);
+    }
+  }
+}
+
+/// One token's activations in lane order and in the arithmetic's element type, zero past cols.
+template <class Codec, class A>
+[[gnu::noinline]] void order_activations(const std::byte* x, DType dtype, std::int64_t cols, std::byte* out) {
+  constexpr std::int64_t P = Codec::kPerDword, kVectors = P / A::kUnit;
+  const std::int64_t bytes = dtype == DType::f32 ? 4 : 2;
+  for (std::int64_t k0 = 0; k0 < cols; k0 += kStep<Codec>, x += kStep<Codec> * bytes, out += kStep<Codec> * A::kBytes) {
+    alignas(64) std::byte from[kStep<Codec> * A::kBytes];
+    const std::int64_t count = cols - k0 < kStep<Codec> ? cols - k0 : kStep<Codec>;
+    if (count < kStep<Codec>) __builtin_memset(from, 0, sizeof from);
+    convert_activations<A>(x, dtype, count, from);
     for (std::int64_t j = 0; j < 16; ++j)
       for (std::int64_t s = 0; s < kVectors; ++s)
         for (std::int64_t u = 0; u < A::kUnit; ++u)
@@ -180,14 +202,18 @@ MOTET_VEC void few_tokens(const MatmulArgs& args, const std::byte* x, std::int64
 }
 
 template <class Codec, class A>
+void few_packed(const MatmulArgs& args);  // matmul_packed.h
+
+template <class Codec, class A>
 void few(const MatmulArgs& args) noexcept {
+  if (args.weight->panel_bytes > 0) return few_packed<Codec, A>(args);
   const std::byte* x = args.x;  // k_unit covers the last step of activations in natural order
   std::int64_t x_stride = args.x_stride;
-  if constexpr (!kNatural<Codec, A>) {
+  if (!kNatural<Codec, A> || args.x_dtype != A::kActivation) {
     x = args.scratch;
     x_stride = ordered_bytes<Codec, A>(args.weight->cols);
-    for (std::int64_t t = 0; t < args.tokens; ++t)
-      order_activations<Codec, A>(args.x + t * args.x_stride, args.weight->cols, args.scratch + t * x_stride);
+    for (std::int64_t t = 0; t < args.tokens && !args.encoded; ++t)
+      order_activations<Codec, A>(args.x + t * args.x_stride, args.x_dtype, args.weight->cols, args.scratch + t * x_stride);
   }
   const std::int64_t groups = (args.tokens + kFewGroup - 1) / kFewGroup, rows = args.row_end - args.row_begin;
   std::int64_t chunk = groups == 1 ? rows : kFewBytes / stored_bytes<Codec>(args.weight->cols) / 4 * 4;

@@ -7,7 +7,7 @@
 // on neither tile, slab nor the number of tokens. Blocks of k only store the sum and load it again.
 #pragma once
 
-#include "kernels/matmul_few.h"
+#include "kernels/matmul_packed.h"
 
 namespace motet::MOTET_TARGET {
 namespace {
@@ -105,6 +105,9 @@ MOTET_VEC void emit(const Codec& codec, I raw, const Fold& fold, std::byte* out)
 /// Bytes `offset` .. of 16 rows as columns: result i holds dword i of every row. At most `bytes` of each row are read.
 MOTET_VEC void load_columns(const std::byte* const* rows, std::int64_t offset, std::int64_t bytes, I* columns) {
   if (bytes >= 64) {
+#if MOTET_HAS_TILES
+    return load_transposed(rows, offset, columns);
+#endif
     for (int r = 0; r < 16; ++r) columns[r] = iload(rows[r] + offset);
   } else {
     for (int r = 0; r < 16; ++r) columns[r] = iload_part(rows[r] + offset, bytes);
@@ -157,13 +160,13 @@ MOTET_VEC void emit_columns(const Codec& codec, const I* columns, const std::byt
   }
 }
 
+/// A panel from rows that are contiguous along k. Where scales are folded, p.folds is filled.
 template <class Codec, class A>
 [[gnu::noinline]] void fill_from_rows(const Panel& p) {
   constexpr std::int64_t P = Codec::kPerDword, kBytes = 64 * P / A::kUnit;  // panel bytes per dword
   const Codec codec;
   const std::byte* rows[16];
   for (int r = 0; r < 16; ++r) rows[r] = p.view.codes + row_of(p, r) * p.view.row_stride + p.k0 * 4 / P;
-  if constexpr (Codec::kFoldBlock > 0) fill_folds<Codec>(p);
   const std::int64_t bytes = stored_bytes<Codec>(p.cols);
   std::byte* out = p.out;
   for (std::int64_t at = 0; at < bytes; at += 64, out += 16 * kBytes) {
@@ -178,6 +181,33 @@ template <class Codec, class A>
       emit_columns<Codec, A, true>(codec, columns, folds, 16, out);
     else
       emit_columns<Codec, A, false>(codec, columns, folds, static_cast<int>((bytes - at + 3) / 4), out);
+  }
+}
+
+/// A panel from a packed matrix: its dwords are columns already.
+template <class Codec, class A>
+[[gnu::noinline]] void fill_from_panel(const Panel& p) {
+  constexpr std::int64_t P = Codec::kPerDword, kBytes = 64 * P / A::kUnit;
+  const Codec codec;
+  const std::byte* panel = p.view.codes + p.row / 16 * p.view.panel_bytes;
+  const std::byte* codes = panel + panel_scale_bytes<Codec>(p.view) + p.k0 / P * 64;
+  const std::int64_t dwords = (p.cols + P - 1) / P;
+  std::byte* out = p.out;
+  if constexpr (Codec::kFoldBlock > 0) {
+    constexpr std::int64_t kDwords = Codec::kFoldBlock / P;
+    const std::byte* scales = panel + p.k0 / Codec::kFoldBlock * 16;
+    for (std::int64_t d = 0; d < dwords; d += kDwords, scales += 16) {
+      const auto fold = A::template fold<Codec>(widen1<1>(scales, 16));
+      for (std::int64_t i = d; i < d + kDwords && i < dwords; ++i, codes += 64, out += kBytes) {
+        prefetch(codes + kAheadBytes);
+        emit<Codec, A>(codec, in_register(iload(codes)), fold, out);
+      }
+    }
+  } else {
+    for (std::int64_t d = 0; d < dwords; ++d, codes += 64, out += kBytes) {
+      prefetch(codes + kAheadBytes);
+      emit<Codec, A>(codec, in_register(iload(codes)), 0, out);
+    }
   }
 }
 
@@ -263,7 +293,7 @@ MOTET_VEC Scratch scratch_layout(std::int64_t cols) {
   std::int64_t scales = 0;
   if (Codec::kSegments) scales = (narrow > wide ? narrow : wide) / kSmallestSegment * 4 + kWideRows * 4;
   if (Codec::kFoldBlock > 0) scales = 1024 * (kSlabCols / 64 / (Codec::kFoldBlock > 0 ? Codec::kFoldBlock : 1));
-  const std::int64_t ordered = kNatural<Codec, A> ? 0 : Codec::kMaxFew * ordered_bytes<Codec, A>(cols);
+  const std::int64_t ordered = Codec::kMaxFew * ordered_bytes<Codec, A>(cols);
   return {panels, panels + scales, panels + scales + ordered};
 }
 
@@ -276,6 +306,12 @@ std::int64_t scratch_bytes(std::int64_t cols) noexcept {
 template <class Codec>
 [[gnu::noinline]] void fill_segment_scales(const WeightView& w, std::int64_t row, std::int64_t rows, std::int64_t k0,
                                            std::int64_t cols, const Blocking& b, float* out) {
+  if (w.panel_bytes > 0) {
+    for (std::int64_t k = k0; k < k0 + cols; k += b.segment, out += b.slab_rows)
+      for (std::int64_t r = 0; r < rows; r += 16)
+        store(out + r, panel_scales<Codec>(w, w.codes + (row + r) / 16 * w.panel_bytes, k));
+    return;
+  }
   const std::int64_t edge = (row / w.block_rows + 1) * w.block_rows - row;  // first row of the next block
   for (std::int64_t k = k0; k < k0 + cols; k += b.segment, out += b.slab_rows) {
     float value = Codec::scale(w, row, k);
@@ -285,6 +321,29 @@ template <class Codec>
         next += w.block_rows;
       }
       out[r] = value;
+    }
+  }
+}
+
+/// `few` over the rows whose scales cannot be folded exactly. Which way a row goes depends on its own bytes alone.
+struct RowsAndTokens {
+  std::int64_t row, row_end, token, tokens;
+};
+template <class Codec, class A>
+[[gnu::noinline]] void few_where_no_fold(const MatmulArgs& args, const RowsAndTokens& range, std::byte* scratch) {
+  if (Codec::rows_fold(*args.weight, range.row, range.row_end - range.row)) return;
+  for (std::int64_t n = range.row; n < range.row_end; ++n) {
+    if (Codec::row_folds(*args.weight, n)) continue;
+    MatmulArgs one = args;
+    one.row_begin = n;
+    one.row_end = n + 1;
+    one.scratch = scratch;
+    one.encoded = false;
+    for (std::int64_t t = range.token, end = t + range.tokens; t < end; t += Codec::kMaxFew) {
+      one.tokens = end - t < Codec::kMaxFew ? end - t : Codec::kMaxFew;
+      one.x = args.x + t * args.x_stride;
+      one.out = args.out + t * args.out_stride + n - args.row_begin;
+      few<Codec, A>(one);
     }
   }
 }
@@ -308,7 +367,10 @@ template <class Codec, class A>
         panel.row += 16 * p;
         panel.rows = rows - 16 * p < 16 ? rows - 16 * p : 16;
         panel.out += p * panel_bytes;
-        fill_from_rows<Codec, A>(panel);
+        if constexpr (Codec::kFoldBlock > 0) {
+          if (w.panel_bytes == 0) fill_folds<Codec>(panel);
+        }
+        w.panel_bytes > 0 ? fill_from_panel<Codec, A>(panel) : fill_from_rows<Codec, A>(panel);
       }
     } else if constexpr (Codec::kElementBytes > 0) {
       fill_from_columns<Codec, A>(slab, panel_bytes);
@@ -341,21 +403,7 @@ template <class Codec, class A>
       first += count;
     }
   }
-  if constexpr (Codec::kFoldBlock > 0) {
-    for (std::int64_t n = row; n < row + rows; ++n) {
-      if (Codec::row_folds(w, n)) continue;
-      MatmulArgs one = args;  // which way a row goes depends on its own bytes alone
-      one.row_begin = n;
-      one.row_end = n + 1;
-      one.scratch += area.few;
-      for (std::int64_t t = token; t < token + tokens; t += Codec::kMaxFew) {
-        one.tokens = token + tokens - t < Codec::kMaxFew ? token + tokens - t : Codec::kMaxFew;
-        one.x = args.x + t * args.x_stride;
-        one.out = args.out + t * args.out_stride + n - args.row_begin;
-        few<Codec, A>(one);
-      }
-    }
-  }
+  if constexpr (Codec::kFoldBlock > 0) few_where_no_fold<Codec, A>(args, {row, row + rows, token, tokens}, args.scratch + area.few);
 }
 
 template <class Codec, class A>

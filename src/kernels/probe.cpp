@@ -10,6 +10,11 @@
 
 #include "base/check.h"
 #include "base/fp_state.h"
+#include "base/math.h"
+#if defined(__x86_64__)
+#define MOTET_TARGET probe
+#include "kernels/tile_unit.h"
+#endif
 
 namespace motet {
 namespace {
@@ -59,6 +64,21 @@ MOTET_RATE_LOOP(loop_int8_512, "avx512f,avx512vnni", si512, MOTET_SIXTEEN, MOTET
                 _mm512_set1_epi32(0x01020304))
 MOTET_RATE_LOOP(loop_f32_256, "avx2,fma", ps256, MOTET_TWELVE, MOTET_FMA256, x, _mm256_set1_ps(0.5f), _mm256_set1_ps(0.25f))
 
+/// Four tiles of sums, two and two operands of zeros: the unit's time does not depend on values.
+[[gnu::noinline]] void loop_bf16_tile(std::int64_t iterations) noexcept {
+  probe::TileConfig config;
+  for (int t = 0; t < 8; ++t) config.set(t, 16, 64);
+  probe::TileUnit tiles;
+  tiles.configure(config);
+  for (; iterations > 0; --iterations) {
+    tiles.dot<0, 4, 6>();
+    tiles.dot<1, 4, 7>();
+    tiles.dot<2, 5, 6>();
+    tiles.dot<3, 5, 7>();
+  }
+  tiles.release();
+}
+
 /// SSE has no FMA: a multiplication and an addition each. The product is hidden from the compiler, which would take it out of the
 /// loop.
 [[gnu::noinline]] void loop_f32_128(std::int64_t iterations) noexcept {
@@ -101,6 +121,9 @@ RateLoop loop_of(DotKind kind, const CpuFeatures& cpu) noexcept {
       return {loop_f32_128, 12 * 4 * 2};
     case DotKind::bf16_dot:
       if (cpu.avx512f && cpu.avx512bf16) return {loop_bf16_512, kSums * kLanes * 4};
+      return {};
+    case DotKind::bf16_tile:
+      if (cpu.amx_tile && cpu.amx_bf16) return {loop_bf16_tile, 4 * 16 * 16 * 32 * 2};
       return {};
     case DotKind::int16_dot:
       if (cpu.avx512f && cpu.avx512vnni) return {loop_int16_512, kSums * kLanes * 4};
@@ -172,9 +195,11 @@ struct RateWork {
   void (*loop)(std::int64_t) noexcept;
   std::int64_t iterations;
 };
+/// `count` pieces from `first` on, round and round; thread t reads every threads-th of them.
 struct ReadWork {
   Reader read;
-  const std::byte* data;
+  std::span<const ByteSpan> pieces;
+  std::size_t first, count, threads;
 };
 
 }  // namespace
@@ -185,6 +210,8 @@ std::string_view name_of(DotKind kind) noexcept {
       return "f32_fma";
     case DotKind::bf16_dot:
       return "bf16_dot";
+    case DotKind::bf16_tile:
+      return "bf16_tile";
     case DotKind::int16_dot:
       return "int16_dot";
     case DotKind::int8_dot:
@@ -222,32 +249,58 @@ double measure_dot_rate(Executor& executor, DotKind kind, const CpuFeatures& cpu
   return loop.operations * static_cast<double>(work.iterations) * static_cast<double>(pieces) / fastest;
 }
 
-double measure_read_rate(Executor& executor, const std::byte* data, std::int64_t bytes, const CpuFeatures& cpu, double seconds) {
-  MOTET_CHECK(bytes > 0 && bytes % kReadPiece == 0, "bytes %lld", static_cast<long long>(bytes));
-  MOTET_CHECK(reinterpret_cast<std::uintptr_t>(data) % 64 == 0);
-  ReadWork work{reader_of(cpu), data};
-  const std::int64_t pieces = bytes / kReadPiece;
-  const std::int64_t window = std::min<std::int64_t>(pieces, 2 * executor.threads());
+std::vector<ByteSpan> read_pieces(std::span<const ByteSpan> spans, int threads) {
+  std::int64_t total = 0;
+  for (const ByteSpan& span : spans) total += span.bytes;
+  // Eight per thread even out what ends of spans make unequal; below 64 KiB a piece is all beginnings of streams.
+  const std::int64_t most =
+      std::clamp(round_down(total / (8 * std::int64_t{threads}), kReadUnit), std::int64_t{64} << 10, kReadPiece);
+  std::vector<ByteSpan> pieces;
+  for (const ByteSpan& span : spans) {
+    const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(span.data) % 64);
+    const std::int64_t skipped = misaligned == 0 ? 0 : 64 - misaligned, units = (span.bytes - skipped) / kReadUnit;
+    if (units <= 0) continue;
+    const std::int64_t count = ceil_div(units * kReadUnit, most);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t begin = units * i / count, end = units * (i + 1) / count;
+      pieces.push_back({span.data + skipped + begin * kReadUnit, (end - begin) * kReadUnit});
+    }
+  }
+  return pieces;
+}
+
+double measure_read_rate(Executor& executor, std::span<const ByteSpan> pieces, const CpuFeatures& cpu, double seconds) {
+  MOTET_CHECK(!pieces.empty());
+  for (const ByteSpan& piece : pieces)
+    MOTET_CHECK(piece.bytes > 0 && piece.bytes % kReadUnit == 0 && reinterpret_cast<std::uintptr_t>(piece.data) % 64 == 0,
+                "%lld bytes", static_cast<long long>(piece.bytes));
+  const std::int64_t wanted = 2 * executor.threads() * kReadPiece;  // of one round
+  ReadWork work{reader_of(cpu), pieces, 0, 0, static_cast<std::size_t>(executor.threads())};
   std::array<double, 1024> rates{};
   std::size_t count = 0;
-  std::int64_t first = 0;
+  std::int64_t bytes = 0;
   const auto round = [&] {
-    if (first + window > pieces) first = 0;
-    work.data = data + first * kReadPiece;
-    first += window;
+    work.first = (work.first + work.count) % pieces.size();
+    bytes = 0;
+    for (work.count = 0; bytes < wanted; ++work.count) bytes += pieces[(work.first + work.count) % pieces.size()].bytes;
     const double start = now();
     executor.run(
-        window,
-        [](void* context, std::int64_t piece, int) noexcept {
+        executor.threads(),
+        [](void* context, std::int64_t thread, int) noexcept {
           const auto& mine = *static_cast<const ReadWork*>(context);
-          mine.read(mine.data + piece * kReadPiece, kReadPiece);
+          for (auto i = static_cast<std::size_t>(thread); i < mine.count; i += mine.threads) {
+            const ByteSpan& piece = mine.pieces[(mine.first + i) % mine.pieces.size()];
+            mine.read(piece.data, piece.bytes);
+          }
         },
         &work);
-    return static_cast<double>(window * kReadPiece) / (now() - start);
+    return static_cast<double>(bytes) / (now() - start);
   };
+  std::int64_t total = 0;
+  for (const ByteSpan& piece : pieces) total += piece.bytes;
   const double begin = now();
-  // What touching left in the caches is gone after one pass, or after the half of the time that it may take.
-  for (std::int64_t done = 0; done < pieces && now() - begin < seconds / 2; done += window) round();
+  // What lay in the caches is gone after one pass, or after the half of the time that it may take.
+  for (std::int64_t done = 0; done < total && now() - begin < seconds / 2; done += bytes) round();
   while (count < rates.size() && (count < 3 || now() - begin < seconds)) rates[count++] = round();
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
   std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));

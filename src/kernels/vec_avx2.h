@@ -166,6 +166,86 @@ MOTET_VEC F e4m3_x2(const std::byte* p) {
   return mul(as_float(shl<20>(codes)), broadcast(0x1p120f));
 }
 
+MOTET_VEC I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+MOTET_VEC I iadd(I a, I b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+MOTET_VEC I isub(I a, I b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+MOTET_VEC I ixor(I a, I b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+MOTET_VEC F to_float(I v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
+MOTET_VEC I to_int(F v) { return {_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)}; }
+MOTET_VEC F divide(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+
+inline constexpr int kLargestDotted = 16;  // magnitude of signed bytes in dots(): 4 x 2 x 255 x 16 < 2^15
+inline constexpr int kDotRun = 4;  // vectors that dots() likes to take together
+inline constexpr int kIntRows = 2, kIntTokens = 2;  // whose sums `few` of the integer dots keeps in registers
+/// Keeps the dots of a tile in their order: g++ 12 computes all products first and spills the sums.
+MOTET_VEC I in_order(I v) {
+  asm volatile("" : "+x"(v.lo), "+x"(v.hi));
+  return v;
+}
+/// sums + x * weights for N vectors, up to four of them added in 16 bits.
+template <int N>
+MOTET_VEC __m256i dots_half(__m256i sums, const __m256i* x, const __m256i* weights) {
+  for (int i = 0; i < N; i += 4) {
+    __m256i words = _mm256_maddubs_epi16(x[i], weights[i]);
+    for (int j = i + 1; j < i + 4 && j < N; ++j) words = _mm256_add_epi16(words, _mm256_maddubs_epi16(x[j], weights[j]));
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+  }
+  return sums;
+}
+template <int N>
+MOTET_VEC I dots(I sums, const I* x, const I* weights) {
+  __m256i xs[2][N], ws[2][N];
+  for (int i = 0; i < N; ++i) xs[0][i] = x[i].lo, xs[1][i] = x[i].hi, ws[0][i] = weights[i].lo, ws[1][i] = weights[i].hi;
+  return in_order({dots_half<N>(sums.lo, xs[0], ws[0]), dots_half<N>(sums.hi, xs[1], ws[1])});
+}
+MOTET_VEC I dot4(I sums, I x, I weights) { return dots<1>(sums, &x, &weights); }
+MOTET_VEC I dot2(I sums, I a, I b) {
+  return in_order(iadd(sums, {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)}));
+}
+
+using NibbleTable = __m256i;
+MOTET_VEC NibbleTable nibble_table(const std::int8_t* entries) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+}
+MOTET_VEC I nibble_lookup(NibbleTable table, I index) {
+  const I low = iand(index, ibroadcast(0x0F0F0F0Fu));
+  return {_mm256_shuffle_epi8(table, low.lo), _mm256_shuffle_epi8(table, low.hi)};
+}
+MOTET_VEC I odd_words(I bytes) { return {_mm256_srai_epi16(bytes.lo, 8), _mm256_srai_epi16(bytes.hi, 8)}; }
+MOTET_VEC I even_words(I bytes) { return odd_words({_mm256_slli_epi16(bytes.lo, 8), _mm256_slli_epi16(bytes.hi, 8)}); }
+
+MOTET_VEC I pack_words(I a, I b) {
+  return {_mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8), _mm256_permute4x64_epi64(_mm256_packs_epi32(b.lo, b.hi), 0xD8)};
+}
+MOTET_VEC I pack_bytes(I a, I b) {
+  return {_mm256_permute4x64_epi64(_mm256_packus_epi16(a.lo, a.hi), 0xD8),
+          _mm256_permute4x64_epi64(_mm256_packus_epi16(b.lo, b.hi), 0xD8)};
+}
+template <int kControl>
+MOTET_VEC I shuffle_dwords(I a, I b) {
+  return {_mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(b.lo), kControl)),
+          _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a.hi), _mm256_castsi256_ps(b.hi), kControl))};
+}
+MOTET_VEC I even_dwords(I a, I b) { return shuffle_dwords<0x88>(a, b); }
+MOTET_VEC I odd_dwords(I a, I b) { return shuffle_dwords<0xDD>(a, b); }
+MOTET_VEC I even_quads(I a, I b) { return {_mm256_permute2x128_si256(a.lo, a.hi, 0x20), _mm256_permute2x128_si256(b.lo, b.hi, 0x20)}; }
+MOTET_VEC I odd_quads(I a, I b) { return {_mm256_permute2x128_si256(a.lo, a.hi, 0x31), _mm256_permute2x128_si256(b.lo, b.hi, 0x31)}; }
+/// Word i of each quad (128 bits): its word order[i].
+MOTET_VEC I order_words(I v, const std::uint8_t* order) {
+  alignas(16) std::uint8_t bytes[16];
+  for (int i = 0; i < 16; ++i) bytes[i] = static_cast<std::uint8_t>(2 * order[i / 2] + i % 2);
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+  return {_mm256_shuffle_epi8(v.lo, table), _mm256_shuffle_epi8(v.hi, table)};
+}
+/// Dword l: byte index[l] of the kBytes (at most 16) at p.
+template <int kBytes>
+MOTET_VEC I byte_lanes(const std::byte* p, const std::uint8_t* index) {
+  __m128i bytes = _mm_setzero_si128();
+  __builtin_memcpy(&bytes, p, kBytes);
+  bytes = _mm_shuffle_epi8(bytes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(index)));
+  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
+
 MOTET_VEC void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

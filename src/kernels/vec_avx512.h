@@ -109,6 +109,30 @@ MOTET_VEC void transpose(I* v) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
+#if MOTET_HAS_TILES
+/// 64 bytes of 16 rows, transposed. Quads are put together by loads: the processors with tiles have one port for 512-bit shuffles.
+MOTET_VEC void load_transposed(const std::byte* const* rows, std::int64_t offset, I* columns) {
+  for (int q = 0; q < 4; ++q) {  // v[i]: quad q of rows i, 4 + i, 8 + i, 12 + i
+    I v[4];
+    for (int i = 0; i < 4; ++i) {
+      const auto quad = [&](int r) __attribute__((always_inline)) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i + 4 * r] + offset + 16 * q));
+      };
+      v[i] = _mm512_zextsi128_si512(quad(0));
+      v[i] = _mm512_mask_broadcast_i32x4(v[i], 0x00F0, quad(1));
+      v[i] = _mm512_mask_broadcast_i32x4(v[i], 0x0F00, quad(2));
+      v[i] = _mm512_mask_broadcast_i32x4(v[i], 0xF000, quad(3));
+    }
+    const I low01 = _mm512_maskz_unpacklo_epi32(0xFFFF, v[0], v[1]), high01 = _mm512_maskz_unpackhi_epi32(0xFFFF, v[0], v[1]);
+    const I low23 = _mm512_maskz_unpacklo_epi32(0xFFFF, v[2], v[3]), high23 = _mm512_maskz_unpackhi_epi32(0xFFFF, v[2], v[3]);
+    columns[4 * q] = _mm512_maskz_unpacklo_epi64(0xFF, low01, low23);
+    columns[4 * q + 1] = _mm512_maskz_unpackhi_epi64(0xFF, low01, low23);
+    columns[4 * q + 2] = _mm512_maskz_unpacklo_epi64(0xFF, high01, high23);
+    columns[4 * q + 3] = _mm512_maskz_unpackhi_epi64(0xFF, high01, high23);
+  }
+}
+#endif
+
 MOTET_VEC F e8m0_x4(const std::byte* p) {
   int four;
   __builtin_memcpy(&four, p, 4);
@@ -127,8 +151,94 @@ MOTET_VEC F e4m3_x2(const std::byte* p) {
 
 MOTET_VEC void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
+MOTET_VEC I izero() { return _mm512_setzero_si512(); }
+MOTET_VEC I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
+MOTET_VEC I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
+MOTET_VEC I ixor(I a, I b) { return _mm512_xor_si512(a, b); }
+MOTET_VEC F to_float(I v) { return _mm512_maskz_cvtepi32_ps(0xFFFF, v); }
+MOTET_VEC I to_int(F v) { return _mm512_maskz_cvtps_epi32(0xFFFF, v); }
+MOTET_VEC F divide(F a, F b) { return _mm512_div_ps(a, b); }
+
+inline constexpr int kLargestDotted = 127;  // magnitude of signed bytes in dots()
+inline constexpr int kDotRun = 1;  // vectors that dots() likes to take together
+inline constexpr int kIntRows = 4, kIntTokens = 6;  // whose sums `few` of the integer dots keeps in registers
+// As text, not intrinsics: g++ 12 copies and spills the sums of a tile, clang 19 splits vpdpwssd into a product and an addition.
+MOTET_VEC I dot4(I sums, I x, I weights) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "vm"(weights));
+  return sums;
+}
+template <int N>
+MOTET_VEC I dots(I sums, const I* x, const I* weights) {
+  for (int i = 0; i < N; ++i) sums = dot4(sums, x[i], weights[i]);
+  return sums;
+}
+MOTET_VEC I dot2(I sums, I a, I b) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(sums) : "v"(a), "vm"(b));
+  return sums;
+}
+
+using NibbleTable = I;
+MOTET_VEC NibbleTable nibble_table(const std::int8_t* entries) {
+  return _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+}
+#if defined(__AVX512VBMI__)  // vpermb looks at six bits, and the table is there four times
+MOTET_VEC I nibble_lookup(NibbleTable table, I index) { return _mm512_maskz_permutexvar_epi8(~__mmask64{0}, index, table); }
+#else
+MOTET_VEC I nibble_lookup(NibbleTable table, I index) {
+  return _mm512_shuffle_epi8(table, _mm512_and_si512(index, _mm512_set1_epi8(15)));
+}
+#endif
+MOTET_VEC I even_words(I bytes) { return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8); }
+MOTET_VEC I odd_words(I bytes) { return _mm512_srai_epi16(bytes, 8); }
+
+MOTET_VEC I in_quad_order(I v) {  // quads of a and b alternate by halves
+  return _mm512_maskz_permutexvar_epi64(0xFF, _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), v);
+}
+MOTET_VEC I pack_words(I a, I b) { return in_quad_order(_mm512_packs_epi32(a, b)); }
+MOTET_VEC I pack_bytes(I a, I b) { return in_quad_order(_mm512_packus_epi16(a, b)); }
+MOTET_VEC I even_dwords(I a, I b) {
+  return _mm512_castps_si512(_mm512_maskz_shuffle_ps(0xFFFF, _mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88));
+}
+MOTET_VEC I odd_dwords(I a, I b) {
+  return _mm512_castps_si512(_mm512_maskz_shuffle_ps(0xFFFF, _mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xDD));
+}
+MOTET_VEC I even_quads(I a, I b) { return _mm512_maskz_shuffle_i32x4(0xFFFF, a, b, 0x88); }
+MOTET_VEC I odd_quads(I a, I b) { return _mm512_maskz_shuffle_i32x4(0xFFFF, a, b, 0xDD); }
+/// Word i of each quad (128 bits): its word order[i].
+MOTET_VEC I order_words(I v, const std::uint8_t* order) {
+  alignas(16) std::uint8_t bytes[16];
+  for (int i = 0; i < 16; ++i) bytes[i] = static_cast<std::uint8_t>(2 * order[i / 2] + i % 2);
+  return _mm512_shuffle_epi8(v, _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_load_si128(reinterpret_cast<const __m128i*>(bytes))));
+}
+/// Dword l: byte index[l] of the kBytes (at most 16) at p.
+template <int kBytes>
+MOTET_VEC I byte_lanes(const std::byte* p, const std::uint8_t* index) {
+  __m128i bytes = _mm_setzero_si128();
+  __builtin_memcpy(&bytes, p, kBytes);
+  return _mm512_maskz_cvtepu8_epi32(0xFFFF, _mm_shuffle_epi8(bytes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(index))));
+}
+
 #if MOTET_HAS_BF16_DOT
 MOTET_VEC F dot(F sums, I weights, I x) { return _mm512_dpbf16_ps(sums, (__m512bh)weights, (__m512bh)x); }
+
+/// 32 values as bf16: rounded to nearest even, then what that leaves, rounded too. Finite values beyond the largest bf16 have it as
+/// their high part. Subnormal parts are zero; NaN stays NaN, infinity becomes infinity + infinity.
+struct SplitBf16 {
+  I high, low;
+};
+MOTET_VEC SplitBf16 split_bf16(F first, F second) {
+  const F most = broadcast(0x1.FEp127f);
+  const auto limit = [most](F v) __attribute__((always_inline)) {  // the second operand is what NaN gives
+    return _mm512_maskz_min_ps(0xFFFF, most, _mm512_maskz_max_ps(0xFFFF, mul(most, broadcast(-1.0f)), v));
+  };
+  const auto widen = [](__m256i half) __attribute__((always_inline)) {
+    return as_float(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, half), 16));
+  };
+  const I high = (I)_mm512_cvtne2ps_pbh(limit(second), limit(first));
+  const F rest1 = _mm512_sub_ps(first, widen(_mm512_castsi512_si256(high))),
+          rest2 = _mm512_sub_ps(second, widen(_mm512_maskz_extracti64x4_epi64(0xFF, high, 1)));
+  return {high, (I)_mm512_cvtne2ps_pbh(rest2, rest1)};
+}
 
 /// 16 bf16 entries, by the low four bits of each word; the fifth bit may be anything.
 using PairTable = I;

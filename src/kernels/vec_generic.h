@@ -8,6 +8,7 @@ namespace {
 typedef float F4 __attribute__((vector_size(16)));
 typedef std::uint32_t I4 __attribute__((vector_size(16)));
 typedef std::int32_t S4 __attribute__((vector_size(16)));
+typedef short H8 __attribute__((vector_size(16)));
 struct F {
   F4 a, b, c, d;
 };
@@ -138,6 +139,101 @@ MOTET_VEC F e4m3_x2(const std::byte* p) {
   std::uint32_t bits[16];
   for (int i = 0; i < 16; ++i) bits[i] = static_cast<std::uint32_t>(p[i / 2]) << 20;
   return mul(as_float(iload(bits)), broadcast(0x1p120f));
+}
+
+MOTET_VEC I izero() { return ibroadcast(0); }
+MOTET_VEC I iadd(I x, I y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+MOTET_VEC I isub(I x, I y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+MOTET_VEC I ixor(I x, I y) { return {x.a ^ y.a, x.b ^ y.b, x.c ^ y.c, x.d ^ y.d}; }
+MOTET_VEC F to_float(I v) {
+  return {__builtin_convertvector((S4)v.a, F4), __builtin_convertvector((S4)v.b, F4), __builtin_convertvector((S4)v.c, F4),
+          __builtin_convertvector((S4)v.d, F4)};
+}
+/// 1.5 x 2^23 makes the last bit of a sum the ones: the sum is rounded to the integer, which its low bits then hold.
+MOTET_VEC I to_int(F v) {
+  const F4 shift = {0x1.8p23f, 0x1.8p23f, 0x1.8p23f, 0x1.8p23f};
+  return isub(as_dwords({v.a + shift, v.b + shift, v.c + shift, v.d + shift}), as_dwords(broadcast(0x1.8p23f)));
+}
+MOTET_VEC F divide(F x, F y) { return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d}; }
+
+template <class Element, int kCount>
+struct Lanes {
+  Element at[kCount];
+};
+template <class Element>
+MOTET_VEC auto lanes_of(I v) {
+  return __builtin_bit_cast(Lanes<Element, 64 / sizeof(Element)>, v);
+}
+inline constexpr int kLargestDotted = 127;  // magnitude of signed bytes in dots()
+inline constexpr int kDotRun = 1;  // vectors that dots() likes to take together
+inline constexpr int kIntRows = 1, kIntTokens = 1;  // whose sums `few` of the integer dots keeps in registers
+MOTET_VEC I4 products2(I4 x, I4 y) { return (I4)__builtin_ia32_pmaddwd128((H8)x, (H8)y); }  // every x86-64 has it
+MOTET_VEC I dot2(I sums, I x, I y) {
+  return iadd(sums, {products2(x.a, y.a), products2(x.b, y.b), products2(x.c, y.c), products2(x.d, y.d)});
+}
+struct NibbleTable {
+  const std::int8_t* entries;
+};
+MOTET_VEC NibbleTable nibble_table(const std::int8_t* entries) { return {entries}; }
+MOTET_VEC I nibble_lookup(const NibbleTable& table, I index) {
+  auto bytes = lanes_of<std::int8_t>(index);
+  for (int i = 0; i < 64; ++i) bytes.at[i] = table.entries[bytes.at[i] & 15];
+  return __builtin_bit_cast(I, bytes);
+}
+MOTET_VEC I odd_words(I v) { return {(I4)((H8)v.a >> 8), (I4)((H8)v.b >> 8), (I4)((H8)v.c >> 8), (I4)((H8)v.d >> 8)}; }
+MOTET_VEC I even_words(I v) {
+  return odd_words({(I4)((H8)v.a << 8), (I4)((H8)v.b << 8), (I4)((H8)v.c << 8), (I4)((H8)v.d << 8)});
+}
+MOTET_VEC I dot4(I sums, I x, I weights) {
+  const I low = ibroadcast(0x00FF00FFu);
+  return dot2(dot2(sums, iand(x, low), even_words(weights)), iand(shr<8>(x), low), odd_words(weights));
+}
+template <int N>
+MOTET_VEC I dots(I sums, const I* x, const I* weights) {
+  for (int i = 0; i < N; ++i) sums = dot4(sums, x[i], weights[i]);
+  return sums;
+}
+
+MOTET_VEC I pack_words(I a, I b) {
+  const auto low = lanes_of<std::int32_t>(a), high = lanes_of<std::int32_t>(b);
+  Lanes<std::int16_t, 32> out;
+  for (int i = 0; i < 16; ++i) {
+    out.at[i] = static_cast<std::int16_t>(low.at[i]);
+    out.at[16 + i] = static_cast<std::int16_t>(high.at[i]);
+  }
+  return __builtin_bit_cast(I, out);
+}
+MOTET_VEC I pack_bytes(I a, I b) {
+  const auto low = lanes_of<std::uint16_t>(a), high = lanes_of<std::uint16_t>(b);
+  Lanes<std::uint8_t, 64> out;
+  for (int i = 0; i < 32; ++i) {
+    out.at[i] = static_cast<std::uint8_t>(low.at[i]);
+    out.at[32 + i] = static_cast<std::uint8_t>(high.at[i]);
+  }
+  return __builtin_bit_cast(I, out);
+}
+MOTET_VEC I4 every_second(I4 x, I4 y, int first) { return I4{x[first], x[first + 2], y[first], y[first + 2]}; }
+MOTET_VEC I even_dwords(I x, I y) {
+  return {every_second(x.a, y.a, 0), every_second(x.b, y.b, 0), every_second(x.c, y.c, 0), every_second(x.d, y.d, 0)};
+}
+MOTET_VEC I odd_dwords(I x, I y) {
+  return {every_second(x.a, y.a, 1), every_second(x.b, y.b, 1), every_second(x.c, y.c, 1), every_second(x.d, y.d, 1)};
+}
+MOTET_VEC I even_quads(I x, I y) { return {x.a, x.c, y.a, y.c}; }
+MOTET_VEC I odd_quads(I x, I y) { return {x.b, x.d, y.b, y.d}; }
+/// Word i of each quad (128 bits): its word order[i].
+MOTET_VEC I order_words(I v, const std::uint8_t* order) {
+  const auto words = lanes_of<std::uint16_t>(v);
+  auto out = words;
+  for (int i = 0; i < 32; ++i) out.at[i] = words.at[i / 8 * 8 + order[i % 8]];
+  return __builtin_bit_cast(I, out);
+}
+/// Dword l: byte index[l] of the kBytes (at most 16) at p.
+template <int kBytes>
+MOTET_VEC I byte_lanes(const std::byte* p, const std::uint8_t* index) {
+  Lanes<std::uint32_t, 16> out;
+  for (int l = 0; l < 16; ++l) out.at[l] = static_cast<std::uint32_t>(p[index[l]]);
+  return __builtin_bit_cast(I, out);
 }
 
 MOTET_VEC void prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 3); }

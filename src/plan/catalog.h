@@ -38,6 +38,14 @@ struct BackendRequest {
   int threads = 1;
 };
 
+/// Activations of the routed experts that a backend quantises before each of their two products, and how their scales must lie (L6).
+struct QuantisedStorage {
+  std::int64_t group = 0;              ///< columns of a row that share a scale; 0 = nothing is quantised
+  Layout layout = Layout::flat_scales; ///< flat_scales or swizzled_128x4
+  DType code = DType::f8_e4m3, scale = DType::f8_e8m0;
+  double step = 0;                     ///< largest relative rounding of an element
+};
+
 /// Extents and element types that a backend stores; all >= the valid ones.
 struct BackendStorage {
   std::int64_t hidden = 0;             ///< of prepared hidden states (reduction axis of gate and up, shared expert, latent_in)
@@ -48,10 +56,13 @@ struct BackendStorage {
   std::int64_t rows_width = 0;         ///< stored width of GEMM2 rows; >= dispatch width
   DType activation = DType::f32;
   std::int64_t scratch_per_thread = 0; ///< bytes
-  std::int64_t prepared = 0;           ///< bytes that prepare() allocates
+  std::int64_t prepared = 0;           ///< bytes that prepare() allocates beside repacked weights
+  std::int64_t packed = 0;             ///< bytes of repacked weights; 0 where published bytes are used as they lie
+  std::int64_t packed_padding = 0;     ///< of them, what the published bytes do not have
   std::string arithmetic;              ///< "double", "f32", "bf16_dot"
   std::string reason;                  ///< why the stored extents are what they are
   std::vector<std::string> sum_order, rounding_points;
+  QuantisedStorage quantised = {};
 };
 
 /// What a backend answers before anything exists. Pure functions.
@@ -62,6 +73,7 @@ struct BackendTraits {
   /// Why it declines, or nothing. Called per format and finalize form through spec and deployment.
   std::optional<Refusal> (*supports)(const BackendRequest&);
   BackendStorage (*storage)(const BackendRequest&);
+  Arithmetic best_level = Arithmetic::exact;   ///< most accurate level that it takes
 };
 
 struct Catalog {

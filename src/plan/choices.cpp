@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "plan/recipe.h"
 #include "plan/refusals.h"
 
 namespace motet {
@@ -65,7 +66,6 @@ class Selector {
 
   Selection select() {
     settle_threads();
-    settle_levels();
     settle_finalize();
     choose_backend();
     if (out_.backend != nullptr)
@@ -80,12 +80,6 @@ class Selector {
 
  private:
   void report(Choice choice) { out_.choices.push_back(std::move(choice)); }
-  /// A refused wish: an error, unless a substitute may be taken.
-  bool substitute(const Refusal& refusal) {
-    if (!wishes_.allow_substitution) out_.refusals.push_back(refusal);
-    return wishes_.allow_substitution;
-  }
-
   void settle_threads() {
     const Environment& environment = question_.environment;
     out_.threads = wishes_.threads > 0 ? wishes_.threads : environment.threads;
@@ -93,27 +87,6 @@ class Selector {
     threads_reason_ += ": the machine gives " + std::to_string(environment.threads);
     if (!environment.threads_reason.empty()) threads_reason_ += " (" + environment.threads_reason + ")";
     if (wishes_.threads > environment.threads) threads_reason_ += "; more threads than processors, they will take turns";
-  }
-
-  void settle_levels() {
-    Wishes& taken = out_.as_planned.wishes;
-    if (const auto refusal = level_not_built(wishes_.arithmetic)) {
-      substitute(*refusal);
-      taken.arithmetic = Arithmetic::bf16;
-    }
-    if (const auto refusal = level_not_built(wishes_.residence)) {
-      substitute(*refusal);
-      taken.residence = Residence::mapped;
-    }
-  }
-
-  static std::optional<Refusal> level_not_built(Arithmetic level) {
-    if (level != Arithmetic::fast) return std::nullopt;
-    return Refusal{"arithmetic_not_built", "int8 activations are not built yet", "fast", "exact or bf16"};
-  }
-  static std::optional<Refusal> level_not_built(Residence residence) {
-    if (residence != Residence::packed) return std::nullopt;
-    return Refusal{"residence_not_built", "repacked weights are not built yet", "packed", "mapped"};
   }
 
   void settle_finalize() {
@@ -193,6 +166,9 @@ class Selector {
     if (try_attempt(wished)) return;
     const std::vector<Refusal> refused = refusals_of(wished);
     if (wishes_.allow_substitution) {
+      out_.as_planned.wishes.residence = Residence::mapped;  // costs speed alone, so it is given up first
+      if (try_attempt(wished)) return;
+      out_.as_planned.wishes.residence = wishes_.residence;
       for (const Attempt& other : {Attempt{wished.backend, ""}, Attempt{"", wished.target}, Attempt{"", ""}})
         if (try_attempt(other)) return take_substitute();
     }
@@ -262,15 +238,28 @@ class Selector {
     }
   }
 
+  /// Why no backend that may be tried takes a deployment: the first one's reason; nothing when one takes it.
+  std::optional<Refusal> refused_by_all(const Deployment& deployment) const {
+    std::optional<Refusal> first;
+    for (const BackendTraits& backend : question_.catalog.backends) {
+      if (attempt_.backend.empty() ? !backend.eligible_unasked : backend.name != attempt_.backend) continue;
+      const Answer answer = ask(backend, deployment, attempt_.target);
+      if (!answer.refusal) return std::nullopt;
+      if (!first) first = answer.refusal;
+    }
+    return first;
+  }
+
   /// One level of a wish: as the backend answers when it is asked for this level.
   template <class Level>
   void report_level(const char* kind, Level level, Level Wishes::*member, const std::string& chosen_reason) {
-    Choice choice{.kind = kind, .name = std::string(name_of(level)), .refusal = level_not_built(level)};
+    Choice choice{.kind = kind, .name = std::string(name_of(level))};
     const Level taken = out_.as_planned.wishes.*member;
-    if (!choice.refusal && level != taken && out_.backend != nullptr) {
+    if (level != taken || out_.backend == nullptr) {
       Deployment other = out_.as_planned;
       other.wishes.*member = level;
-      choice.refusal = out_.backend->supports(request_for(question_, other, out_.target, out_.threads));
+      choice.refusal = out_.backend == nullptr ? refused_by_all(other)
+                                               : out_.backend->supports(request_for(question_, other, out_.target, out_.threads));
     }
     if (choice.refusal) {
       choice.verdict = Verdict::refused;
@@ -284,20 +273,28 @@ class Selector {
     report(std::move(choice));
   }
 
+  std::string fast_promise() const {
+    const QuantisedStorage& quantised = out_.storage.quantised;
+    if (quantised.group == 0) return "; never less accurate than int8 activations with a scale per 32";
+    return format_text("; activations are quantised: relative error at most %g", quantised_error_bound(quantised.step));
+  }
+
   void report_levels() {
     const Environment& environment = question_.environment;
     std::string ranked;
     if (out_.backend != nullptr && out_.backend->has_targets && !environment.arithmetic_ranking.empty()) {
-      ranked = "; fastest first here: " + join(environment.arithmetic_ranking, " > ");
+      ranked = "; fastest first here: " + join(environment.arithmetic_ranking, " > ") + ", for few tokens " +
+               join(environment.few_ranking, " > ");
       if (!environment.ranking_evidence.empty()) ranked += " (" + environment.ranking_evidence + ")";
     }
     const std::string taken = "computed in " + out_.storage.arithmetic;
     report_level("arithmetic", Arithmetic::exact, &Wishes::arithmetic, taken + "; relative error at most 2e-4");
     report_level("arithmetic", Arithmetic::bf16, &Wishes::arithmetic,
                  taken + "; never less accurate than bf16 activations with fp32 sums" + ranked);
-    report_level("arithmetic", Arithmetic::fast, &Wishes::arithmetic, "");
+    report_level("arithmetic", Arithmetic::fast, &Wishes::arithmetic, taken + fast_promise());
     report_level("residence", Residence::mapped, &Wishes::residence, "published bytes are used where they are");
-    report_level("residence", Residence::packed, &Wishes::residence, "");
+    report_level("residence", Residence::packed, &Wishes::residence,
+                 "weights are laid out anew at creation: 16-row panels, one stream each");
     report({.kind = "threads", .name = std::to_string(out_.threads), .verdict = Verdict::chosen, .reason = threads_reason_});
   }
 

@@ -9,12 +9,16 @@
 
 namespace motet::fake {
 
+inline std::optional<Refusal> anything(const BackendRequest& request) {
+  if (request.deployment.wishes.residence == Residence::packed)
+    return Refusal{"residence_not_built", "this backend reads published bytes", "packed", "mapped"};
+  return std::nullopt;
+}
 inline std::optional<Refusal> no_formats_but_bf16_mxfp4(const BackendRequest& request) {
   if (request.spec.gate_up.format == "nvfp4")
     return Refusal{"format_not_built", "this backend has kernels for other formats", "nvfp4", "bf16 or mxfp4"};
-  return std::nullopt;
+  return anything(request);
 }
-inline std::optional<Refusal> anything(const BackendRequest&) { return std::nullopt; }
 inline std::optional<Refusal> finalized_only(const BackendRequest& request) {
   if (request.deployment.wishes.finalize != Finalize::builtin)
     return Refusal{"finalize_not_built", "this backend sums its rows itself",
@@ -85,7 +89,7 @@ inline Environment environment() {
                          {"avx2", true, true, "AVX2"},
                          {"amx", false, false, ""},
                          {"neon", true, false, "not this processor"}};
-  environment.arithmetic_ranking = {"bf16_dot", "f32"};
+  environment.arithmetic_ranking = environment.few_ranking = {"bf16_dot", "f32"};
   environment.ranking_evidence = "table of processors";
   environment.threads = 2;
   environment.threads_reason = "affinity mask";

@@ -71,9 +71,10 @@ void visit_fields(Visitor& v, const TargetFacts& value) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Environment& value) {
-  const auto& [version, processor, targets, arithmetic_ranking, ranking_evidence, threads, threads_reason, memory_bytes, page_bytes,
+  const auto& [version, processor, targets, arithmetic_ranking, few_ranking, ranking_evidence, threads, threads_reason, memory_bytes, page_bytes,
                numa_nodes] = value;
   v("version", version), v("processor", processor), v("targets", targets), v("arithmetic_ranking", arithmetic_ranking);
+  v("few_ranking", few_ranking);
   v("ranking_evidence", ranking_evidence), v("threads", threads), v("threads_reason", threads_reason);
   v("memory_bytes", memory_bytes), v("page_bytes", page_bytes), v("numa_nodes", numa_nodes);
 }
@@ -147,16 +148,17 @@ void visit_fields(Visitor& v, const RankSlice& value) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const MemoryPlan& value) {
-  const auto& [workspace, prepared, anonymous, mapped, peak, limit, fit, advice] = value;
-  v("workspace", workspace), v("prepared", prepared), v("anonymous", anonymous), v("mapped", mapped), v("peak", peak);
+  const auto& [workspace, prepared, packed, packed_padding, anonymous, mapped, peak, limit, fit, advice] = value;
+  v("workspace", workspace), v("prepared", prepared), v("packed", packed), v("packed_padding", packed_padding);
+  v("anonymous", anonymous), v("mapped", mapped), v("peak", peak);
   v("limit", limit), v("fit", fit), v("advice", advice);
 }
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Estimates& value) {
-  const auto& [weight_bytes_per_token, parameters_active, parameters_total, note] = value;
+  const auto& [weight_bytes_per_token, parameters_active, parameters_total, pack_seconds, note] = value;
   v("weight_bytes_per_token", weight_bytes_per_token), v("parameters_active", parameters_active);
-  v("parameters_total", parameters_total), v("note", note);
+  v("parameters_total", parameters_total), v("pack_seconds", pack_seconds), v("note", note);
 }
 
 /// What must be equal on all ranks. Left out: estimates; what may differ between hosts without changing a byte of an exchange or a
@@ -165,6 +167,7 @@ void visit_fields(Visitor& v, const Estimates& value) {
 template <class Visitor>
 void visit_agreed_fields(Visitor& v, const Plan& plan) {
   v("version", plan.environment.version), v("arithmetic_ranking", plan.environment.arithmetic_ranking);
+  v("few_ranking", plan.environment.few_ranking);
   Deployment deployment = plan.deployment;
   deployment.wishes.threads = 0;
   deployment.memory_limit = 0;

@@ -10,7 +10,8 @@ namespace motet {
 
 /// What a number of tokens costs in allocated memory.
 struct Anonymous {
-  std::int64_t workspace = 0, prepared = 0;
+  std::int64_t workspace = 0, prepared = 0, packed = 0;
+  std::int64_t sum() const noexcept { return workspace + prepared + packed; }
 };
 
 struct MemoryQuestion {

@@ -34,9 +34,10 @@ std::string_view name_of(TailOp value) noexcept {
   return pick(kNames, value);
 }
 std::string_view name_of(AreaId value) noexcept {
-  static constexpr std::string_view kNames[] = {"logits",   "top_k_index", "top_k_weights", "counts",     "row_of", "token_of",
-                                                "x",        "latent_x",    "permuted",      "act",        "rows",   "routed",
-                                                "routed_x", "routed_out",  "shared_act",    "shared_out", "scratch"};
+  static constexpr std::string_view kNames[] = {
+      "logits",     "top_k_index",    "top_k_weights",   "counts",    "row_of",     "token_of",      "x",    "latent_x", "permuted",
+      "act",        "permuted_codes", "permuted_scales", "act_codes", "act_scales", "linear_scales", "rows", "routed",   "routed_x",
+      "routed_out", "shared_act",     "shared_out",      "scratch"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(AreaId::scratch) + 1);
   return pick(kNames, value);
 }

@@ -53,7 +53,7 @@ std::optional<Refusal> check_areas(const std::vector<Area>& areas, const Draft& 
     if (area.bytes > kLargestSize)
       return Refusal{"too_large", "every area of the workspace must be addressable",
                      "area " + std::string(name_of(area.id)) + " of backend " + draft.backend, "at most 2^56 bytes"};
-  if (draft.storage.prepared > kLargestSize)
+  if (draft.storage.prepared > kLargestSize || draft.storage.packed > kLargestSize)
     return Refusal{"too_large", "prepared weights must be addressable", "backend " + draft.backend, "at most 2^56 bytes"};
   return std::nullopt;
 }
@@ -89,9 +89,9 @@ Plan write_plan(const Question& question, const Draft& draft, const Selection& s
   for (RankSlice& slice : plan.ranks) slice.intermediate_stored = draft.storage.intermediate;
   const std::int64_t limit = draft.deployment.memory_limit > 0 ? draft.deployment.memory_limit : question.environment.memory_bytes;
   plan.memory = make_memory(draft, {.limit = limit, .tokens = draft.tokens, .allocated = [&](std::int64_t tokens) {
-                                      if (tokens == draft.tokens) return Anonymous{plan.workspace.bytes, draft.storage.prepared};
+                                      if (tokens == draft.tokens) return Anonymous{plan.workspace.bytes, draft.storage.prepared, draft.storage.packed};
                                       const Draft other = redraft(question, selection, tokens);
-                                      return Anonymous{pack(needed_areas(other)).bytes, other.storage.prepared};
+                                      return Anonymous{pack(needed_areas(other)).bytes, other.storage.prepared, other.storage.packed};
                                     }});
   plan.estimates = make_estimates(draft);
   plan.fingerprint = fingerprint_of(plan);

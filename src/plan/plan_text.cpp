@@ -170,12 +170,15 @@ std::string widths_text(const Plan& plan) {
   return section("Widths", table.text());
 }
 
-/// "act:BF16[1024,736->768]": valid extents, and stored ones where they differ.
+/// "act:BF16[1024,736->768]": valid extents, and stored ones where they differ; of scales the layout too.
 std::string tensor_text(const TensorType& tensor) {
   std::vector<std::string> extents;
   for (std::size_t i = 0; i < tensor.valid.size(); ++i)
     extents.push_back(to_string(tensor.valid[i]) + (tensor.stored[i] == tensor.valid[i] ? "" : "->" + to_string(tensor.stored[i])));
-  return tensor.name + ":" + text_of(name_of(tensor.dtype)) + "[" + join(extents, ",") + "]";
+  const bool scales =
+      tensor.layout == Layout::linear_scales || tensor.layout == Layout::flat_scales || tensor.layout == Layout::swizzled_128x4;
+  return tensor.name + ":" + text_of(name_of(tensor.dtype)) + (scales ? "/" + text_of(name_of(tensor.layout)) : "") + "[" +
+         join(extents, ",") + "]";
 }
 
 std::string tensors_text(const std::vector<TensorType>& tensors) {
@@ -240,7 +243,10 @@ std::string memory_text(const Plan& plan) {
   Facts facts;
   facts.line("workspace", size(memory.workspace));
   facts.line("prepared", size(memory.prepared));
-  facts.line("anonymous", size(memory.anonymous) + ": workspace and prepared");
+  if (memory.packed > 0)
+    facts.line("packed", size(memory.packed) + " of repacked weights, " + bytes_text(memory.packed_padding) + " of it padding; " +
+                             format_text("takes about %.2g s at creation", plan.estimates.pack_seconds));
+  facts.line("anonymous", size(memory.anonymous) + (memory.packed > 0 ? ": workspace, prepared and packed" : ": workspace and prepared"));
   facts.line("mapped", size(memory.mapped) + " of weights, at most");
   facts.line("peak", size(memory.peak));
   facts.line("limit", memory.limit == 0 ? "unknown" : size(memory.limit));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/recipe.h"
 
+#include <cmath>
+
 namespace motet {
 namespace {
 
@@ -16,8 +18,10 @@ std::string finalize_order(const Draft& draft) {
 
 double error_bound_of(Arithmetic level, std::string_view kernel_arithmetic) noexcept {
   if (kernel_arithmetic == "double") return 2e-6;  // routing, weighing and sums are still fp32
-  return level == Arithmetic::exact ? 2e-4 : 4e-3;
+  return level == Arithmetic::exact ? 2e-4 : level == Arithmetic::bf16 ? 4e-3 : 1.5e-2;
 }
+
+double quantised_error_bound(double step) noexcept { return std::sqrt(5.0 / 3) * step; }
 
 Recipe make_recipe(const Draft& draft, Arithmetic wished) {
   Recipe recipe;
@@ -27,7 +31,9 @@ Recipe make_recipe(const Draft& draft, Arithmetic wished) {
   recipe.weight_site = draft.spec.router.weight_site;
   recipe.sum_order = draft.storage.sum_order;
   recipe.rounding_points = draft.storage.rounding_points;
-  recipe.error_bound = error_bound_of(draft.deployment.wishes.arithmetic, draft.storage.arithmetic);
+  recipe.error_bound = draft.storage.quantised.group > 0
+                           ? quantised_error_bound(draft.storage.quantised.step)
+                           : error_bound_of(draft.deployment.wishes.arithmetic, draft.storage.arithmetic);
   recipe.sum_order.push_back(finalize_order(draft));
   if (draft.weight_on_input())
     recipe.rounding_points.push_back("input: x*w in fp32, then once to " + std::string(name_of(recipe.activation)));

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "plan/quantised.h"
+
 namespace motet {
 namespace {
 
@@ -88,7 +90,9 @@ std::vector<Stage> make_stages(const Draft& draft) {
   if (draft.weight_on_input()) prepared_from.insert(prepared_from.end(), {t.row_of, t.top_k_weights});
   append(stages, {StageId::prepare, "backend"}, std::move(prepared_from), {t.permuted});
   if (draft.ranks() > 1) append(stages, {StageId::dispatch, "strategy"}, {t.permuted, t.counts}, {t.permuted, t.counts});
-  append(stages, {StageId::experts, "backend"}, {t.permuted, t.counts}, {t.act, t.rows});
+  std::vector<TensorType> made{t.act, t.rows};
+  for (QuantisedTensor& tensor : quantised_tensors(draft)) made.push_back(std::move(tensor.type));
+  append(stages, {StageId::experts, "backend"}, {t.permuted, t.counts}, std::move(made));
   if (draft.unfinalized()) {
     append(stages, {StageId::finalize, "caller"}, {t.rows, t.row_of, t.top_k_index, t.top_k_weights}, {});
     return stages;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/math.h"
+#include "plan/quantised.h"
 #include "plan/sizes.h"
 
 namespace motet {
@@ -16,6 +17,12 @@ constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector of an
 struct Life {
   StageId first, last;
 };
+
+int64_t stored_bytes(const TensorType& tensor) {
+  int64_t bytes = bits_of(tensor.dtype) / 8;
+  for (const int64_t extent : tensor.stored) bytes = bounded_product({bytes, extent});
+  return bytes;
+}
 
 void need(std::vector<Area>& areas, AreaId id, int64_t bytes, const Life& life) {
   if (bytes > 0) areas.push_back({.id = id, .bytes = bytes, .alignment = kAlignment, .first = life.first, .last = life.last});
@@ -49,6 +56,8 @@ void need_experts(const Draft& draft, int64_t element, std::vector<Area>& areas)
   const int64_t rows = draft.rows();
   need(areas, AreaId::permuted, bounded_product({rows, draft.stored_dispatch(), element}), {StageId::prepare, StageId::experts});
   need(areas, AreaId::act, bounded_product({rows, draft.storage.intermediate, element}), {StageId::experts, StageId::experts});
+  for (const QuantisedTensor& tensor : quantised_tensors(draft))
+    need(areas, tensor.area, stored_bytes(tensor.type), {StageId::experts, StageId::experts});
   need(areas, AreaId::rows, bounded_product({rows, draft.storage.rows_width, 4}),
        {StageId::experts, draft.unfinalized() ? StageId::tail : StageId::finalize});
   if (!draft.unfinalized())
@@ -88,8 +97,7 @@ int64_t first_fit(const Area& area, const std::vector<Area>& placed) {
 std::optional<std::string> check_tensor(const Workspace& workspace, const Stage& stage, const TensorType& tensor) {
   for (const Area& area : workspace.areas) {
     if (name_of(area.id) != tensor.name) continue;
-    int64_t bytes = bits_of(tensor.dtype) / 8;
-    for (const int64_t extent : tensor.stored) bytes = bounded_product({bytes, extent});
+    const int64_t bytes = stored_bytes(tensor);
     if (bytes > area.bytes)
       return describe(area) + " is smaller than the " + std::to_string(bytes) + " bytes that stage " + stage.name + " stores there";
     if (stage.id < area.first || area.last < stage.id) return describe(area) + " is not live in stage " + stage.name;
@@ -104,7 +112,7 @@ std::optional<std::string> check_tensor(const Workspace& workspace, const Stage&
 std::vector<Area> needed_areas(const Draft& draft) {
   const int64_t element = bits_of(draft.storage.activation) / 8;
   std::vector<Area> areas;
-  areas.reserve(20);
+  areas.reserve(22);
   need_routing(draft, areas);
   need_shared(draft, element, areas);
   need_experts(draft, element, areas);

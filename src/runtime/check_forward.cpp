@@ -16,9 +16,9 @@ double output_rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dty
 
 /// A level's promise is over many tokens; one token's share of it varies. Three times the promise above it for a single token,
 /// falling as the root of their number (evidence: 30 to 60 single Gaussian fp32 tokens on each of six golden checkpoints, worst 2.9 times the promise).
-/// The derived bound of fp32 sums holds for one token as for many: nothing is added to it.
+/// The derived bounds of fp32 sums and of quantised activations hold for one token as for many: nothing is added to them.
 double spread_of(const Plan& run, std::int64_t tokens) {
-  if (run.recipe.arithmetic == name_of(KernelArithmetic::f32)) return 1;
+  if (run.recipe.arithmetic == name_of(KernelArithmetic::f32) || run.area(AreaId::permuted_codes) != nullptr) return 1;
   return 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, tokens)));
 }
 

@@ -49,6 +49,7 @@ TEST_P(CheckForward, AcceptsARightResult) {
 }
 
 TEST_P(CheckForward, NoticesAnFp32KernelThatWastesMostOfThePromise) {
+  if (layer->plan().recipe.arithmetic != "f32") return;  // integer activations use part of the promise
   const double promise = layer->plan().recipe.error_bound, unchanged = check().relative_l2;
   double squares = 0;
   for (const float value : run.output) squares += static_cast<double>(value) * value;

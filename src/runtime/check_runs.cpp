@@ -2,6 +2,7 @@
 #include "runtime/check_runs.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "routing/router_names.h"
@@ -99,19 +100,26 @@ const LayerSpec& check_shape(const std::string& name) {
 }
 
 std::string CheckWay::name() const {
-  return backend + (target.empty() ? "" : ":" + target) + ":" + std::string(name_of(arithmetic));
+  return backend + (target.empty() ? "" : ":" + target) + ":" + std::string(name_of(arithmetic)) +
+         (residence == Residence::packed ? ":packed" : "");
 }
 
 std::vector<CheckWay> check_ways(const Environment& environment) {
   std::vector<CheckWay> ways;
   for (const BackendTraits& backend : catalog().backends) {
     if (!backend.has_targets) {
-      ways.push_back({.backend = std::string(backend.name), .target = ""});
+      ways.push_back({.backend = std::string(backend.name), .target = "", .arithmetic = backend.best_level});
       continue;
     }
+    const std::pair<Arithmetic, Residence> forms[] = {{Arithmetic::exact, Residence::mapped},
+                                                      {Arithmetic::bf16, Residence::mapped},
+                                                      {Arithmetic::fast, Residence::mapped},
+                                                      {Arithmetic::exact, Residence::packed},
+                                                      {Arithmetic::bf16, Residence::packed}};
     for (const TargetFacts& target : environment.targets)
-      for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::bf16})
-        ways.push_back({.backend = std::string(backend.name), .target = target.name, .arithmetic = arithmetic});
+      for (const auto& [arithmetic, residence] : forms)
+        ways.push_back(
+            {.backend = std::string(backend.name), .target = target.name, .arithmetic = arithmetic, .residence = residence});
   }
   return ways;
 }
@@ -123,6 +131,7 @@ PlanResult plan_way(const LayerSpec& spec, const CheckWay& way, std::int64_t tok
   deployment.wishes.backend = way.backend;
   deployment.wishes.target = way.target;
   deployment.wishes.arithmetic = way.arithmetic;
+  deployment.wishes.residence = way.residence;
   deployment.wishes.finalize = way.finalize;
   deployment.wishes.invariant = way.invariant;
   deployment.wishes.threads = way.threads;

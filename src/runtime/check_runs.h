@@ -21,12 +21,13 @@ const LayerSpec& check_shape(const std::string& name);
 struct CheckWay {
   std::string backend, target;
   Arithmetic arithmetic = Arithmetic::exact;
+  Residence residence = Residence::mapped;
   Finalize finalize = Finalize::builtin;
   bool invariant = false;
   int threads = 2;
-  std::string name() const;  ///< such as "cpu:avx2:exact"
+  std::string name() const;  ///< such as "cpu:avx2:exact" or "cpu:avx2:exact:packed"
 };
-/// Every backend with every target of the environment and each arithmetic level that is built, usable or not, in selection order.
+/// Every backend with every target of the environment, each level mapped, exact and bf16 packed, usable or not, in selection order.
 std::vector<CheckWay> check_ways(const Environment& environment);
 
 /// The plan of a way with fp32 hidden states and results, so that equal bits mean equal sums.

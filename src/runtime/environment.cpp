@@ -25,27 +25,38 @@ constexpr TargetRow kTargets[] = {
 #undef MOTET_TARGET_LINE
 };
 
-/// Which arithmetic is faster for many tokens, by microarchitecture. The flag AVX512_BF16 does not tell: some processors run the
-/// bf16 dot at a quarter of the fp32 FMA's issue rate.
+/// Arithmetics by microarchitecture, fastest first. Flags do not tell: some processors run the bf16 dot at a quarter of the fp32
+/// FMA's issue rate.
+struct Ranking {
+  std::vector<std::string> many, few;
+};
+// Many tokens: operations per second, less what each arithmetic spends beside the dot (a scale per 32 in the integer ones). Few
+// tokens: instructions per byte of weights, as reading is the limit.
+const Ranking kFullRateBf16 = {{"int8_dot", "bf16_dot", "int16_dot", "f32"}, {"bf16_dot", "int8_dot", "int16_dot", "f32"}};
+const Ranking kSlowBf16 = {{"int8_dot", "int16_dot", "f32", "bf16_dot"}, {"int8_dot", "int16_dot", "f32", "bf16_dot"}};
+const Ranking kTiles = {{"bf16_tile", "bf16x2_tile", "int8_dot", "int16_dot", "f32", "bf16_dot"},
+                        {"int8_dot", "int16_dot", "f32", "bf16_dot"}};
+
 struct RankingRow {
   std::string_view vendor;
   int family, first_model, last_model;
-  bool bf16_first;
+  const Ranking& ranking;
   std::string_view evidence;
 };
-constexpr RankingRow kRankings[] = {
-    {"amd", 26, 0x00, 0x4F, true, "AMD Zen 5: bf16 dot 856, fp32 FMA 432 GFLOP/s on two cores (measured 2026-11-30)"},
-    {"amd", 26, 0x60, 0x7F, true,
+const RankingRow kRankings[] = {
+    {"amd", 26, 0x00, 0x4F, kFullRateBf16, "AMD Zen 5: bf16 dot 856, fp32 FMA 432 GFLOP/s on two cores (measured 2026-11-30)"},
+    {"amd", 26, 0x60, 0x7F, kFullRateBf16,
      "AMD Zen 5: the bf16 dot issues as often as the fp32 FMA and does twice the work (measured on a server part)"},
-    {"amd", 25, 0x10, 0x1F, true,
+    {"amd", 25, 0x10, 0x1F, kFullRateBf16,
      "AMD Zen 4: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
-    {"amd", 25, 0x60, 0x7F, true,
+    {"amd", 25, 0x60, 0x7F, kFullRateBf16,
      "AMD Zen 4: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
-    {"amd", 25, 0xA0, 0xAF, true,
+    {"amd", 25, 0xA0, 0xAF, kFullRateBf16,
      "AMD Zen 4c: the bf16 dot issues as often as the fp32 FMA and does twice the work (instruction tables, not measured)"},
-    {"intel", 6, 143, 143, false,
+    {"intel", 6, 143, 143, kSlowBf16,
      "Intel Sapphire Rapids: same core as Emerald Rapids, whose bf16 dot reaches half of its fp32 FMA rate"},
-    {"intel", 6, 207, 207, false, "Intel Emerald Rapids: bf16 dot 171, fp32 FMA 340 GFLOP/s on two cores (measured 2026-11-30)"},
+    {"intel", 6, 207, 207, kSlowBf16,
+     "Intel Emerald Rapids: bf16 dot 171, fp32 FMA 340, int16 dot 705 GFLOP/s on two cores (measured 2026-11-30)"},
 };
 
 std::string missing_instructions(const TargetRow& target, const CpuFeatures& cpu) {
@@ -68,9 +79,10 @@ std::vector<TargetFacts> targets_of(const CpuFeatures& cpu) {
     facts.compiled = kWide || row.flags.empty();
     const std::string missing = missing_instructions(row, cpu);
     facts.usable = facts.compiled && missing.empty();
-    facts.reason = !facts.compiled ? "not compiled: needs " + std::string(row.needs)
-                   : facts.usable  ? "needs " + std::string(row.needs)
-                                   : "processor or operating system lacks " + missing;
+    facts.reason = !facts.compiled                                          ? "not compiled: needs " + std::string(row.needs)
+                   : facts.usable                                           ? "needs " + std::string(row.needs)
+                   : !cpu.tiles_refused.empty() && missing.find("AMX") == 0 ? cpu.tiles_refused
+                                                                            : "processor or operating system lacks " + missing;
     result.push_back(facts);
   }
   return result;
@@ -98,30 +110,36 @@ void order_targets(std::vector<TargetFacts>& targets, const std::string& forced)
   std::rotate(targets.begin(), found, found + 1);
 }
 
-bool has_bf16_dot(std::string_view target) {
+bool has_flag(std::string_view target, std::string_view flag) {
   for (const TargetRow& row : kTargets)
-    if (row.name == target) return row.flags.find("-mavx512bf16") != std::string_view::npos;
+    if (row.name == target) return row.flags.find(flag) != std::string_view::npos;
   return false;
+}
+bool has_bf16_dot(std::string_view target) { return has_flag(target, "-mavx512bf16"); }
+bool has_bf16_tile(std::string_view target) { return has_flag(target, "-mamx-bf16"); }
+
+bool any_usable(const Environment& environment, bool (*has)(std::string_view)) {
+  return std::any_of(environment.targets.begin(), environment.targets.end(),
+                     [has](const TargetFacts& target) { return target.usable && has(target.name); });
 }
 
 /// By the processor alone, whatever target is forced or wished for: a backend passes over an arithmetic that its target lacks.
 void rank_arithmetics(const CpuFeatures& cpu, bool (*bf16_is_faster)(const CpuFeatures&), Environment& environment) {
-  bool bf16_first = false;
-  if (std::none_of(environment.targets.begin(), environment.targets.end(),
-                   [](const TargetFacts& target) { return target.usable && has_bf16_dot(target.name); })) {
-    environment.ranking_evidence = "this processor has no bf16 dot";
-  } else {
-    const auto row = std::find_if(std::begin(kRankings), std::end(kRankings), [&](const RankingRow& r) {
-      return r.vendor == cpu.vendor && r.family == cpu.family && r.first_model <= cpu.model && cpu.model <= r.last_model;
-    });
-    const bool known = row != std::end(kRankings);
-    bf16_first = known ? row->bf16_first : bf16_is_faster(cpu);
-    environment.ranking_evidence = known ? std::string(row->evidence)
-                                         : std::string("not in the table; measured here: the bf16 dot is ") +
-                                               (bf16_first ? "" : "not ") + "more than a fifth faster than the fp32 FMA";
-  }
-  environment.arithmetic_ranking =
-      bf16_first ? std::vector<std::string>{"bf16_dot", "f32"} : std::vector<std::string>{"f32", "bf16_dot"};
+  const auto take = [&](const Ranking& ranking, std::string evidence) {
+    environment.arithmetic_ranking = ranking.many;
+    environment.few_ranking = ranking.few;
+    environment.ranking_evidence = std::move(evidence);
+  };
+  if (any_usable(environment, has_bf16_tile))
+    return take(kTiles, "a tile unit does eight times the work of any vector dot here (Granite Rapids, measured 2026-12-01)");
+  if (!any_usable(environment, has_bf16_dot)) return take(kSlowBf16, "this processor has no bf16 dot");
+  const auto row = std::find_if(std::begin(kRankings), std::end(kRankings), [&](const RankingRow& r) {
+    return r.vendor == cpu.vendor && r.family == cpu.family && r.first_model <= cpu.model && cpu.model <= r.last_model;
+  });
+  if (row != std::end(kRankings)) return take(row->ranking, std::string(row->evidence));
+  const bool faster = bf16_is_faster(cpu);
+  take(faster ? kFullRateBf16 : kSlowBf16, std::string("not in the table; measured here: the bf16 dot is ") +
+                                               (faster ? "" : "not ") + "more than a fifth faster than the fp32 FMA");
 }
 
 std::int64_t kib_in(std::string_view meminfo, std::string_view key) {
@@ -153,6 +171,7 @@ MachineReading read_machine() {
   machine.memory_total = sysconf(_SC_PHYS_PAGES) * machine.page_bytes;
   machine.memory_available = kib_in(read_text("/proc/meminfo").value_or(""), "MemAvailable") * 1024;
   machine.topology = read_topology();
+  settle_lone_node(machine.topology, machine.memory_total);
   machine.transparent_huge_pages = bracketed_word(read_text("/sys/kernel/mm/transparent_hugepage/enabled").value_or(""));
   const char* const forced = std::getenv("MOTET_TARGET");
   machine.forced_target = forced == nullptr ? "" : forced;

@@ -75,7 +75,10 @@ void LayerImpl::run_experts(const Call&) noexcept {
                                     .rows = areas_.rows,
                                     .rows_stride = extents_.rows_stored,
                                     .scratch = areas_.scratch,
-                                    .scratch_stride = areas_.scratch_stride},
+                                    .scratch_stride = areas_.scratch_stride,
+                                    .quantised_x = {areas_.permuted_codes, areas_.permuted_scales},
+                                    .quantised_act = {areas_.act_codes, areas_.act_scales},
+                                    .linear_scales = areas_.linear_scales},
                         *executor_);
 }
 

@@ -44,6 +44,11 @@ Areas areas_of(const Plan& plan, std::byte* workspace) {
   place(AreaId::latent_x, areas.latent_x);
   place(AreaId::permuted, areas.permuted);
   place(AreaId::act, areas.act);
+  place(AreaId::permuted_codes, areas.permuted_codes);
+  place(AreaId::permuted_scales, areas.permuted_scales);
+  place(AreaId::act_codes, areas.act_codes);
+  place(AreaId::act_scales, areas.act_scales);
+  place(AreaId::linear_scales, areas.linear_scales);
   place(AreaId::rows, areas.rows);
   place(AreaId::routed, areas.routed);
   place(AreaId::routed_x, areas.routed_x);

@@ -43,6 +43,9 @@ struct Areas {
   float* latent_x = nullptr;
   std::byte* permuted = nullptr;
   std::byte* act = nullptr;
+  std::byte *permuted_codes = nullptr, *permuted_scales = nullptr;
+  std::byte *act_codes = nullptr, *act_scales = nullptr;
+  std::byte* linear_scales = nullptr;
   float* rows = nullptr;
   float* routed = nullptr;
   std::byte* routed_x = nullptr;

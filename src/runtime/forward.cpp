@@ -40,7 +40,8 @@ void LayerImpl::leave(StageId stage) noexcept {
   if (poison_ != nullptr) poison_->leave(stage);
 }
 
-/// The stages of docs/architecture.md, in order, each run whatever the number of tokens (L9). Dispatch and combine carry nothing on one rank.
+/// The stages of docs/architecture.md, in order, each run whatever the number of tokens (L9). Dispatch and combine carry nothing on
+/// one rank.
 RunStatus LayerImpl::run_stages(Call& call) noexcept {
   const auto stage = [&](StageId id, auto&& body) noexcept {
     enter(id);
@@ -83,8 +84,20 @@ RunStatus LayerImpl::check_canaries() const noexcept {
                      "bytes behind workspace area '%s' must never be written, but they were; this is a bug of Motet", area);
 }
 
+std::vector<ByteSpan> LayerImpl::weights_read() const {
+  const bool any = stats_.tokens > 0;
+  const ByteSpan packed = any ? backend_->packed_weights() : ByteSpan{};
+  return spans_read(*weights_, {.expert_rows = load_.data(),
+                                .packed = packed,
+                                .shared = any && areas_.shared_out != nullptr,
+                                .router = any && ran_router_,
+                                .latent_in = any && extents_.latent > 0,
+                                .latent_out = any && areas_.routed_out != nullptr});
+}
+
 void LayerImpl::count_work(const Call& call) noexcept {
   stats_.tokens = call.tokens;
+  ran_router_ = call.ran_router;
   stats_.rows = call.rows;
   for (std::size_t e = 0; e < load_.size(); ++e) {
     if (load_[e] == 0) continue;

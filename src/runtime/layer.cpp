@@ -73,8 +73,6 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
       workspace_(plan.workspace.bytes, "the workspace of layer " + std::to_string(plan.spec.layer)) {
   check_vectors(plan_.spec, *weights_);
   areas_ = areas_of(plan_, workspace_.data());
-  backend_ = find_backend(plan_.backend)->prepare(plan_, weights_);
-
   if (executor != nullptr) {
     if (executor->threads() > plan_.threads)
       throw Error(ErrorCode::invalid_argument, "an executor must have at most the plan's " + std::to_string(plan_.threads) +
@@ -86,6 +84,7 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
     own_executor_ = std::make_unique<ThreadPool>(plan_.threads);
   }
   executor_ = own_executor_.get();
+  backend_ = find_backend(plan_.backend)->prepare(plan_, weights_, *executor_);
   if (options.poison) poison_ = std::make_unique<Poison>(plan_, workspace_.data());
 
   router_bias_ = floats_of(weights_->router_bias);

@@ -32,6 +32,7 @@ class LayerImpl final : public Layer {
   const Plan& plan() const noexcept override { return plan_; }
   RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept override;
   const ForwardStats& stats() const noexcept override { return stats_; }
+  std::vector<ByteSpan> weights_read() const override;
   const std::int64_t* expert_load() const noexcept override { return load_.data(); }
 
  private:
@@ -79,6 +80,7 @@ class LayerImpl final : public Layer {
   ReadCosts costs_;
   std::vector<std::int64_t> load_;
   ForwardStats stats_;
+  bool ran_router_ = false;  // in the last forward
   std::chrono::steady_clock::time_point stage_begin_{};
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/probe.h"
 #include "motet/error.h"
 #include "runtime/read_buffer.h"
+#include "runtime/weights_read.h"
 
 namespace motet {
 namespace {
@@ -112,7 +113,7 @@ class PooledProbe final : public RateProbe {
     MeasuredRates rates;
     rates.threads = wishes.threads;
     if (wishes.compute) measure_dots(rates, (wishes.bandwidth ? 0.35 : 1) * wishes.budget_seconds);
-    if (wishes.bandwidth) rates.read_bytes_per_second = measure_read(begin + wishes.budget_seconds);
+    if (wishes.bandwidth) measure_read(rates, wishes.resident, begin + wishes.budget_seconds);
     rates.seconds = now() - begin;
     return rates;
   }
@@ -122,23 +123,31 @@ class PooledProbe final : public RateProbe {
   void measure_dots(MeasuredRates& rates, double seconds) {
     constexpr int kVisits = 3;
     const auto visit = [&](DotKind kind, double& best) {
-      best = std::max(best, measure_dot_rate(pool_, kind, machine_.cpu, seconds / (4 * kVisits)));
+      best = std::max(best, measure_dot_rate(pool_, kind, machine_.cpu, seconds / (5 * kVisits)));
     };
     for (int i = 0; i < kVisits; ++i) {
       visit(DotKind::f32_fma, rates.f32_flops);
       visit(DotKind::bf16_dot, rates.bf16_flops);
+      visit(DotKind::bf16_tile, rates.bf16_tile_flops);
       visit(DotKind::int16_dot, rates.int16_ops);
       visit(DotKind::int8_dot, rates.int8_ops);
     }
   }
 
-  /// 0 when there is no room for the buffer, or until enough of it is resident: later measurements go on touching.
-  double measure_read(double deadline) {
-    const double begin = now();
-    buffer_.touch(pool_, begin + 0.7 * (deadline - begin));
+  /// Leaves 0 when there is nothing to read: no room for the buffer, too little of it resident yet (later measurements go on
+  /// touching), or spans of a few bytes.
+  void measure_read(MeasuredRates& rates, std::vector<ByteSpan> resident, double deadline) {
+    if (resident.empty()) {
+      const double begin = now();
+      buffer_.touch(pool_, begin + 0.7 * (deadline - begin));
+      resident.push_back({buffer_.data(), buffer_.readable()});
+    }
+    const std::vector<ByteSpan> pieces = read_pieces(joined(std::move(resident)), pool_.threads());
     const double left = deadline - now();
-    if (buffer_.readable() == 0 || left <= 0) return 0;
-    return measure_read_rate(pool_, buffer_.data(), buffer_.readable(), machine_.cpu, left);
+    if (pieces.empty() || left <= 0) return;
+    for (const ByteSpan& piece : pieces) rates.read_bytes += piece.bytes;
+    rates.read_may_be_cached = may_be_cached(rates.read_bytes, last_level_cache(machine_.topology));
+    rates.read_bytes_per_second = measure_read_rate(pool_, pieces, machine_.cpu, left);
   }
 
   MachineReading machine_;

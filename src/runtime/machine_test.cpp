@@ -20,7 +20,7 @@ bool never_asked(const CpuFeatures&) {
 bool faster(const CpuFeatures&) { return true; }
 bool slower(const CpuFeatures&) { return false; }
 
-/// A machine with every instruction set.
+/// A machine with every instruction set but tiles.
 MachineReading machine_with(const std::string& vendor, int family, int model) {
   MachineReading machine;
   CpuFeatures& cpu = machine.cpu;
@@ -36,37 +36,47 @@ MachineReading machine_with(const std::string& vendor, int family, int model) {
   machine.transparent_huge_pages = "madvise";
   return machine;
 }
+MachineReading with_tiles(MachineReading machine) {
+  machine.cpu.amx_tile = machine.cpu.amx_int8 = machine.cpu.amx_bf16 = true;
+  return machine;
+}
+/// The first that the default level may take.
 std::string first_arithmetic(const MachineReading& machine, bool (*measured)(const CpuFeatures&) = never_asked) {
-  return environment_of(machine, measured).arithmetic_ranking.front();
+  const std::vector<std::string> ranking = environment_of(machine, measured).arithmetic_ranking;
+  return *std::find_if(ranking.begin(), ranking.end(), [](const std::string& name) { return name != "int8_dot"; });
 }
 
 TEST(Environment, RanksArithmeticsByMicroarchitectureNotByFlag) {
   EXPECT_EQ(first_arithmetic(machine_with("amd", 26, 2)), "bf16_dot");
   EXPECT_EQ(first_arithmetic(machine_with("amd", 25, 0x11)), "bf16_dot");
-  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 207)), "f32");
-  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 143)), "f32");
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 207)), "int16_dot");
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 143)), "int16_dot");
 }
 
 TEST(Environment, MeasuresOnlyProcessorsItDoesNotKnow) {
   EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 250), faster), "bf16_dot");
-  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 250), slower), "f32");
+  EXPECT_EQ(first_arithmetic(machine_with("intel", 6, 250), slower), "int16_dot");
   MachineReading machine = machine_with("intel", 6, 250);
   machine.cpu.avx512bf16 = false;
-  EXPECT_EQ(first_arithmetic(machine), "f32");
+  EXPECT_EQ(first_arithmetic(machine), "int16_dot");
 }
 
 TEST(Environment, TargetsNameWhatIsMissing) {
-  MachineReading machine = machine_with("amd", 26, 2);
+  MachineReading machine = with_tiles(machine_with("intel", 6, 207));
   const Environment all = environment_of(machine, never_asked);
-  ASSERT_EQ(all.targets.size(), 4u);
+  ASSERT_EQ(all.targets.size(), 5u);
   for (const TargetFacts& target : all.targets)
     EXPECT_TRUE(target.compiled && target.usable) << target.name << ": " << target.reason;
-  EXPECT_EQ(all.targets.front().name, "avx512_bf16");
+  EXPECT_EQ(all.targets.front().name, "amx");
+  EXPECT_EQ(all.arithmetic_ranking.front(), "bf16_tile");
+  machine.cpu.amx_tile = machine.cpu.amx_int8 = machine.cpu.amx_bf16 = false;
+  EXPECT_EQ(environment_of(machine, never_asked).targets.front().name, "avx512_bf16");
   machine.cpu.avx512vbmi = machine.cpu.avx512bf16 = false;
   const Environment some = environment_of(machine, never_asked);
   EXPECT_EQ(some.targets.front().name, "avx512_vnni");
-  EXPECT_EQ(some.targets.back().name, "avx512_bf16");
-  EXPECT_EQ(some.targets.back().reason, "processor or operating system lacks AVX-512 BF16, AVX-512 VBMI");
+  const auto missing =
+      std::find_if(some.targets.begin(), some.targets.end(), [](const TargetFacts& t) { return t.name == "avx512_bf16"; });
+  EXPECT_EQ(missing->reason, "processor or operating system lacks AVX-512 BF16, AVX-512 VBMI");
   machine.cpu = CpuFeatures{};
   EXPECT_EQ(environment_of(machine, never_asked).targets.front().name, "generic");
 }
@@ -76,7 +86,7 @@ TEST(L11, AForcedTargetIsTakenOrRefusedByName) {
   machine.forced_target = "avx2";
   const Environment forced = environment_of(machine, never_asked);
   EXPECT_EQ(forced.targets.front().name, "avx2");
-  EXPECT_EQ(forced.targets.size(), 4u);
+  EXPECT_EQ(forced.targets.size(), 5u);
   machine.forced_target.clear();
   EXPECT_EQ(forced.arithmetic_ranking, environment_of(machine, never_asked).arithmetic_ranking)
       << "the processor's, not the target's";
@@ -147,7 +157,7 @@ TEST(Environment, HonoursTheVariable) {
 }
 
 TEST(Findings, EachHasARemedyAndAGoodMachineHasNone) {
-  MachineReading machine = machine_with("amd", 26, 2);
+  MachineReading machine = with_tiles(machine_with("intel", 6, 207));
   EXPECT_TRUE(findings_of(machine, environment_of(machine, never_asked)).empty());
   machine.cpu.avx512bf16 = false;
   machine.transparent_huge_pages = "never";
@@ -156,7 +166,7 @@ TEST(Findings, EachHasARemedyAndAGoodMachineHasNone) {
   machine.cgroup.memory_limit = std::int64_t{1} << 30;
   machine.topology.nodes = {{0, 1, 32, 32}, {1, 1, 32, 0}};
   const auto findings = findings_of(machine, environment_of(machine, never_asked));
-  EXPECT_EQ(findings.size(), 6u);
+  EXPECT_EQ(findings.size(), 7u);  // two targets: tiles need the bf16 dot too
   for (const Finding& finding : findings) EXPECT_FALSE(finding.what.empty() || finding.remedy.empty()) << finding.what;
   for (const char* word :
        {"avx512_bf16", "huge pages", "affinity mask allows", "allows 4 processors", "limits memory", "memory node 1"})

@@ -19,8 +19,9 @@ double now() noexcept { return std::chrono::duration<double>(std::chrono::steady
 
 ReadBuffer::Wish read_buffer_wish(std::int64_t last_level, std::int64_t available, std::int64_t page) noexcept {
   // Evidence, Zen 5 with 32 MiB of last-level cache: 64 MiB read 10 to 20 % too fast, from 128 MiB on the size made no difference.
-  const std::int64_t least = round_up(std::max(std::int64_t{128} << 20, 2 * last_level), kReadPiece);
-  const std::int64_t wanted = round_up(std::max(std::int64_t{256} << 20, 4 * last_level), kReadPiece);
+  constexpr std::int64_t kMost = std::int64_t{512} << 20;  // fresh pages of a virtual machine take 1 to 1.5 s of one thread
+  const std::int64_t least = std::min(kMost, round_up(std::max(std::int64_t{128} << 20, 2 * last_level), kReadPiece));
+  const std::int64_t wanted = std::min(kMost, round_up(std::max(std::int64_t{256} << 20, 4 * last_level), kReadPiece));
   const std::int64_t bytes = std::min(wanted, round_down(available / 4, kReadPiece));  // leave room for others
   return {.bytes = bytes >= least ? bytes : 0, .least = least, .page = page};
 }

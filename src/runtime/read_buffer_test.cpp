@@ -61,6 +61,30 @@ TEST(ReadBuffer, WithoutRoomBeyondTheCachesThereIsNone) {
   EXPECT_GE(wish.least, 2 * cache);
 }
 
+TEST(ReadBuffer, IsBoundedWhereTheCacheIsThatOfASharedHost) {
+  const std::int64_t cache = std::int64_t{480} << 20;
+  const ReadBuffer::Wish wish = read_buffer_wish(cache, std::int64_t{16} << 30, 4096);
+  EXPECT_EQ(wish.bytes, std::int64_t{512} << 20);
+  EXPECT_EQ(wish.least, wish.bytes);
+  EXPECT_TRUE(may_be_cached(wish.bytes, cache));
+  EXPECT_FALSE(may_be_cached(read_buffer_wish(std::int64_t{32} << 20, std::int64_t{16} << 30, 4096).least, std::int64_t{32} << 20));
+}
+
+TEST(RateProbe, ReadsGivenMemoryAtOnceAndSaysHowMuch) {
+  const auto probe = RateProbe::create(2);
+  std::vector<std::byte> resident(3'000'000, std::byte{1});
+  const ByteSpan half{resident.data() + 3, 2'000'000}, rest{resident.data() + 1'500'000, 1'500'000};  // they overlap
+  const MeasuredRates rates = probe->measure({.threads = 2, .budget_seconds = 0.02, .compute = false, .resident = {rest, half}});
+  EXPECT_GT(rates.read_bytes_per_second, 0);
+  EXPECT_LE(rates.read_bytes, 3'000'000 - 3) << "bytes were counted twice";
+  EXPECT_GT(rates.read_bytes, 3'000'000 - 3 - 64 - 1024);
+  EXPECT_EQ(rates.f32_flops, 0);
+  const MeasuredRates none =
+      probe->measure({.threads = 2, .budget_seconds = 0.02, .compute = false, .resident = {{resident.data(), 9}}});
+  EXPECT_EQ(none.read_bytes_per_second, 0) << "there is nothing to read";
+  EXPECT_EQ(none.read_bytes, 0);
+}
+
 TEST(RateProbe, EndsByItsBudget) {
   const auto probe = RateProbe::create(2);
   double fastest = 1e9;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/weights_read.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
 
 #include "base/dtype.h"
@@ -28,6 +30,12 @@ double expert_flops(const ExpertView& expert) {
   return 2 * ((expert.gate.codes == nullptr ? 0 : elements_of(expert.gate)) + elements_of(expert.up) + elements_of(expert.down));
 }
 
+void add_spans(const ExpertView& expert, double gate_up_bits, double down_bits, std::vector<ByteSpan>& spans) {
+  add_spans(expert.gate, gate_up_bits, spans);
+  add_spans(expert.up, gate_up_bits, spans);
+  add_spans(expert.down, down_bits, spans);
+}
+
 /// A vector that the spec calls for must be there with `count` elements; one that it does not call for must be absent.
 void check_vector(const char* what, const BiasView& view, bool needed, std::int64_t count) {
   if (needed ? view.data != nullptr && view.count == count : view.data == nullptr) return;
@@ -43,6 +51,48 @@ std::int64_t matrix_bytes(const WeightView& view, double bits_per_value) {
   const auto codes = static_cast<std::int64_t>(elements_of(view) * bits_per_value / 8);
   if (view.scales == nullptr) return codes;
   return codes + ceil_div(view.rows, view.block_rows) * ceil_div(view.cols, view.block_cols) * bytes_of(view.scale_dtype);
+}
+
+void add_spans(const WeightView& view, double bits_per_value, std::vector<ByteSpan>& spans) {
+  if (view.codes == nullptr || view.rows == 0 || view.cols == 0) return;
+  const std::int64_t last_row = (view.rows - 1) * view.row_stride;
+  const auto bits = static_cast<std::int64_t>(bits_per_value);
+  spans.push_back({view.codes, last_row + (view.col_stride == 0 ? ceil_div(view.cols * bits, 8)
+                                                                : (view.cols - 1) * view.col_stride + ceil_div(bits, 8))});
+  if (view.scales == nullptr) return;
+  spans.push_back({view.scales, (ceil_div(view.rows, view.block_rows) - 1) * view.scale_row_stride +
+                                    (ceil_div(view.cols, view.block_cols) - 1) * view.scale_col_stride +
+                                    bytes_of(view.scale_dtype)});
+}
+
+std::vector<ByteSpan> joined(std::vector<ByteSpan> spans) {
+  std::sort(spans.begin(), spans.end(), [](const ByteSpan& a, const ByteSpan& b) { return std::less<>()(a.data, b.data); });
+  std::vector<ByteSpan> out;
+  for (const ByteSpan& span : spans) {
+    if (span.bytes <= 0) continue;
+    if (out.empty() || std::less<>()(out.back().data + out.back().bytes, span.data)) {
+      out.push_back(span);
+    } else {
+      out.back().bytes = std::max(out.back().bytes, span.data - out.back().data + span.bytes);
+    }
+  }
+  return out;
+}
+
+std::vector<ByteSpan> spans_read(const LayerWeights& weights, const PartsRead& parts) {
+  const LayerSpec& spec = weights.spec;
+  std::vector<ByteSpan> spans;
+  const double gate_up_bits = bits_of_format(spec.gate_up.format), down_bits = bits_of_format(spec.down.format);
+  const bool packed = parts.packed.bytes > 0;
+  if (packed) spans.push_back(parts.packed);
+  for (std::size_t e = 0; e < weights.experts.size(); ++e)
+    if (!packed && parts.expert_rows[e] > 0) add_spans(weights.experts[e], gate_up_bits, down_bits, spans);
+  if (!packed && parts.shared)
+    add_spans(weights.shared, bits_of_format(spec.shared.gate_up.format), bits_of_format(spec.shared.down.format), spans);
+  if (parts.router) add_spans(weights.router, bits_of(spec.router.weight_dtype), spans);
+  if (parts.latent_in) add_spans(weights.latent_in, bits_of_format(spec.latent_in.format), spans);
+  if (parts.latent_out) add_spans(weights.latent_out, bits_of_format(spec.latent_out.format), spans);
+  return joined(std::move(spans));
 }
 
 ReadCosts read_costs_of(const LayerWeights& weights) {

@@ -25,6 +25,20 @@ struct ReadCosts {
 };
 ReadCosts read_costs_of(const LayerWeights& weights);
 
+/// Appends the bytes between the first and the last byte of codes, and of scales.
+void add_spans(const WeightView& view, double bits_per_value, std::vector<ByteSpan>& spans);
+/// The same bytes, ascending, spans that overlap or touch made one.
+std::vector<ByteSpan> joined(std::vector<ByteSpan> spans);
+
+/// Which parts of a layer a forward read.
+struct PartsRead {
+  const std::int64_t* expert_rows = nullptr;  ///< [experts]; an expert without rows was not read
+  ByteSpan packed = {};                       ///< where experts, the shared one too, lie anew; empty = as published
+  bool shared = false, router = false, latent_in = false, latent_out = false;
+};
+/// Codes and scales of these parts; small vectors such as biases are left out.
+std::vector<ByteSpan> spans_read(const LayerWeights& weights, const PartsRead& parts);
+
 /// A bias, gate or norm vector as fp32; empty when there is none.
 std::vector<float> floats_of(const BiasView& view);
 

@@ -133,6 +133,27 @@ TEST_F(Program, BenchCellsHoldTheNamedFields) {
   }
 }
 
+TEST_F(Program, RunSaysTheShareOfTheLimitAndWhatWasReadForIt) {
+  const Result text = run("run " + golden_ + " --layer all");
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.out.find("% of this machine's limit, which is "), std::string::npos) << text.out;
+  double shortest = 1e9;
+  for (int attempt = 0; attempt < 5 && shortest > 0.3; ++attempt) {  // other programs may delay some
+    const Result result = run("run " + golden_ + " --layer all --json");
+    ASSERT_EQ(result.code, 0) << result.err;
+    shortest = std::min(shortest, result.json().at("rates").at("seconds").get<double>());
+    for (const auto& layer : result.json().at("layers")) {
+      EXPECT_GT(layer.at("share").get<double>(), 0);
+      EXPECT_GT(layer.at("read").at("bytes_per_second").get<double>(), 0);
+      EXPECT_GT(layer.at("read").at("bytes").get<std::int64_t>(), 0);
+      EXPECT_LE(layer.at("read").at("bytes").get<std::int64_t>(), layer.at("weight_bytes").get<std::int64_t>());
+    }
+  }
+  EXPECT_LE(shortest, 0.3);
+  EXPECT_NE(run("run " + golden_ + " --tokens 0").out.find("nothing was read"), std::string::npos);
+  EXPECT_FALSE(run("run " + golden_ + " --no-probe --json").json().at("layers").at(0).contains("read"));
+}
+
 TEST_F(Program, ExitCodesTellTheKindOfFailure) {
   EXPECT_EQ(run("").code, 2);
   EXPECT_EQ(run("inspect /nonexistent").code, 5);

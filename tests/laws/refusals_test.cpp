@@ -18,7 +18,7 @@ TEST(L11, WishesThatAreNotBuiltAreRefusedByName) {
   const LayerSpec& spec = check_shape("intermediate-704");
   EXPECT_EQ(first_code(spec, {.backend = "cuda", .target = ""}), "backend_unknown");
   EXPECT_EQ(first_code(spec, {.backend = "cpu", .target = "avx9"}), "target_unknown");
-  EXPECT_EQ(first_code(spec, {.backend = "cpu", .target = "", .arithmetic = Arithmetic::fast}), "arithmetic_not_built");
+  EXPECT_EQ(first_code(spec, {.backend = "reference", .target = "", .residence = Residence::packed}), "residence_not_built");
   EXPECT_EQ(first_code(spec, {.backend = "reference", .target = "generic"}), "backend_has_no_targets");
   EXPECT_EQ(first_code(spec, reference_way()), "");
 }
@@ -122,10 +122,8 @@ TEST(L11, ASubstitutedPlanIsCreatedAndStillCheckedInFull) {
   const LayerSpec& spec = check_shape("intermediate-704");
   Deployment deployment;
   deployment.tokens = 2;
-  deployment.wishes = {.backend = "reference", .target = "generic", .arithmetic = Arithmetic::fast, .allow_substitution = true};
+  deployment.wishes = {.backend = "reference", .target = "generic", .residence = Residence::packed, .allow_substitution = true};
   Plan plan = motet::plan(spec, deployment, machine()).value();
-  EXPECT_EQ(plan.recipe.wished, Arithmetic::fast);
-  EXPECT_EQ(plan.deployment.wishes.arithmetic, Arithmetic::bf16);
   EXPECT_EQ(plan.deployment.wishes.target, plan.target) << "the deployment as planned holds what was taken";
   EXPECT_EQ(plan.deployment.wishes.backend, plan.backend);
   EXPECT_EQ(code_of([&] { Layer::create(plan, weights_of(spec)); }), ErrorCode::ok);

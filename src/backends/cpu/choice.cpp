@@ -5,6 +5,9 @@
 #include <numeric>
 
 #include "base/math.h"
+#include "formats/format.h"
+#include "formats/packed.h"
+#include "plan/refusals.h"
 
 namespace motet {
 namespace {
@@ -13,10 +16,11 @@ std::string_view router_format(DType dtype) noexcept {
   return dtype == DType::f32 ? "f32" : dtype == DType::f16 ? "f16" : dtype == DType::bf16 ? "bf16" : "";
 }
 
-std::int64_t units(const KernelSet* a, const KernelSet* b = nullptr, const KernelSet* c = nullptr) noexcept {
+std::int64_t units(std::initializer_list<const CpuProjection*> projections) noexcept {
   std::int64_t unit = 1;
-  for (const KernelSet* set : {a, b, c}) {
-    if (set != nullptr) unit = std::lcm(unit, set->k_unit);
+  for (const CpuProjection* projection : projections) {
+    for (const KernelSet* set : {projection->few, projection->many})
+      if (set != nullptr) unit = std::lcm(unit, set->k_unit);
   }
   return unit;
 }
@@ -26,127 +30,203 @@ std::int64_t body_bias_elements(const ProjectionSpec& gate_up, const ProjectionS
   return (gate_up.bias ? (gated ? 2 : 1) * intermediate : 0) + (down.bias ? width : 0);
 }
 
-std::int64_t few_tokens(const KernelSet* set, bool transposed, bool invariant) noexcept {
-  return set == nullptr || set->few == nullptr || transposed || invariant ? 0 : set->max_few;
+/// A projection of the layer and where its kernels go.
+struct Part {
+  std::string_view role;
+  const ProjectionSpec* projection = nullptr;
+  bool of_expert = true;  ///< routed or shared: may run `few` and be packed
+  CpuProjection CpuKernels::*kernels = nullptr;
+  std::string_view format() const noexcept { return projection->format; }
+};
+
+std::vector<Part> parts_of(const LayerSpec& spec) {
+  std::vector<Part> parts = {{"gate_up", &spec.gate_up, true, &CpuKernels::gate_up}, {"down", &spec.down, true, &CpuKernels::down}};
+  if (spec.shared.intermediate > 0) {
+    parts.push_back({"shared gate_up", &spec.shared.gate_up, true, &CpuKernels::shared_gate_up});
+    parts.push_back({"shared down", &spec.shared.down, true, &CpuKernels::shared_down});
+  }
+  if (spec.latent > 0) {
+    parts.push_back({"latent_in", &spec.latent_in, false, &CpuKernels::latent_in});
+    parts.push_back({"latent_out", &spec.latent_out, false, &CpuKernels::latent_out});
+  }
+  return parts;
 }
 
-std::string sum_order(std::string_view role, const KernelSet& set, bool transposed, std::int64_t few) {
+/// Whether an arithmetic keeps a level's promise.
+bool keeps(KernelArithmetic arithmetic, Arithmetic level) noexcept {
+  switch (arithmetic) {
+    case KernelArithmetic::f32:
+    case KernelArithmetic::bf16x2_tile:
+    case KernelArithmetic::int16_dot:
+      return true;
+    case KernelArithmetic::bf16_dot:
+    case KernelArithmetic::bf16_tile:
+      return level != Arithmetic::exact;
+    case KernelArithmetic::int8_dot:
+      return level == Arithmetic::fast;
+  }
+  return false;
+}
+
+/// What a projection may run.
+struct Question {
+  const Environment& environment;
+  std::string_view target;
+  const Wishes& wishes;
+};
+
+bool packs(const Question& question, const Part& part) noexcept {
+  return part.of_expert && question.wishes.residence == Residence::packed;
+}
+
+/// The first set of a ranking that keeps the level and for which `fits` holds, or null.
+template <class Fits>
+const KernelSet* first_of(const std::vector<std::string>& ranking, const Question& question, std::string_view format, Fits fits) {
+  for (const std::string& name : ranking) {
+    const KernelArithmetic* arithmetic = arithmetic_named(name);
+    if (arithmetic == nullptr || !keeps(*arithmetic, question.wishes.arithmetic)) continue;
+    const KernelSet* set = find_kernels(format, question.target, *arithmetic);
+    if (set != nullptr && fits(*set)) return set;
+  }
+  return nullptr;
+}
+
+const KernelSet* many_of(const Question& question, const Part& part, DType x) {
+  const bool packed = packs(question, part);
+  return first_of(question.environment.arithmetic_ranking, question, part.format(),
+                  [=](const KernelSet& set) { return set.many_takes(x) && (!packed || set.reads_packed); });
+}
+
+CpuProjection projection_of(const Question& question, const Part& part, DType x) {
+  CpuProjection out;
+  const bool packed = packs(question, part);
+  out.many = many_of(question, part, x);
+  if ((part.projection->transposed && !packed) || !part.of_expert || question.wishes.invariant) return out;
+  out.few = first_of(question.environment.few_ranking, question, part.format(),
+                     [=](const KernelSet& set) { return set.few != nullptr && (!packed || set.reads_packed); });
+  out.max_few = out.few == nullptr ? 0 : out.few->max_few;
+  return out;
+}
+
+/// bf16 when the best arithmetic of the routed experts reads it and every projection has one that takes it.
+DType prepared_type(const Question& question, const std::vector<Part>& parts) {
+  const KernelSet* best = first_of(question.environment.arithmetic_ranking, question, parts.front().format(),
+                                   [](const KernelSet& set) { return set.many != nullptr; });
+  if (best == nullptr || best->activation != DType::bf16) return DType::f32;
+  for (const Part& part : parts)
+    if (many_of(question, part, DType::bf16) == nullptr) return DType::f32;
+  return DType::bf16;
+}
+
+std::string sum_order(const Part& part, const CpuProjection& projection) {
   std::string text =
-      std::string(role) + " (" + std::string(set.format) + (transposed ? ", transposed" : "") + "): fp32 in the order of ";
-  text += few > 0 ? "`few` for at most " + std::to_string(few) + " tokens of an expert, else of `many`"
-                  : std::string("`many`, whatever the number of tokens");
-  if (set.folds) text += "; a row whose own scales cannot be folded exactly in the order of `few` there too";
+      std::string(part.role) + " (" + std::string(part.format()) + (part.projection->transposed ? ", transposed" : "") + "): fp32 ";
+  const std::string many = std::string(name_of(projection.many->arithmetic));
+  if (projection.max_few > 0) {
+    text += "in the order of `few` (" + std::string(name_of(projection.few->arithmetic)) + ") for at most " +
+            std::to_string(projection.max_few) + " tokens of an expert, else of `many` (" + many + ")";
+  } else {
+    text += "in the order of `many` (" + many + "), whatever the number of tokens";
+  }
+  if (projection.many->folds) text += "; a row whose own scales cannot be folded exactly in the order of `few` there too";
   return text;
+}
+
+std::string_view encoding_of(KernelArithmetic arithmetic) noexcept {
+  switch (arithmetic) {
+    case KernelArithmetic::bf16x2_tile:
+      return "bf16x2_tile: activations to two bf16, high and low part, in the kernel";
+    case KernelArithmetic::int16_dot:
+      return "int16_dot: activations to 16-bit integers with one scale per 32, in the kernel";
+    case KernelArithmetic::int8_dot:
+      return "int8_dot: activations to 8-bit integers with one scale per 32, in the kernel";
+    default:
+      return "";
+  }
 }
 
 }  // namespace
 
-CpuFew few_of(const CpuKernels& kernels, const LayerSpec& spec, bool invariant) noexcept {
-  return {.gate_up = few_tokens(kernels.gate_up, spec.gate_up.transposed, invariant),
-          .down = few_tokens(kernels.down, spec.down.transposed, invariant),
-          .shared_gate_up = few_tokens(kernels.shared_gate_up, spec.shared.gate_up.transposed, invariant),
-          .shared_down = few_tokens(kernels.shared_down, spec.shared.down.transposed, invariant),
-          .router = few_tokens(kernels.router, false, false)};
+std::string CpuKernels::arithmetic() const {
+  const std::string many(name_of(gate_up.many->arithmetic));
+  if (gate_up.max_few == 0 || gate_up.few->arithmetic == gate_up.many->arithmetic) return many;
+  return std::string(name_of(gate_up.few->arithmetic)) + " for few tokens, " + many + " for many";
 }
 
-std::vector<std::string> sum_orders(const CpuKernels& kernels, const LayerSpec& spec, bool invariant) {
-  const CpuFew few = few_of(kernels, spec, invariant);
-  const struct {
-    std::string_view role;
-    const KernelSet* set;
-    bool transposed;
-    std::int64_t few;
-  } projections[] = {{"gate_up", kernels.gate_up, spec.gate_up.transposed, few.gate_up},
-                     {"down", kernels.down, spec.down.transposed, few.down},
-                     {"shared gate_up", kernels.shared_gate_up, spec.shared.gate_up.transposed, few.shared_gate_up},
-                     {"shared down", kernels.shared_down, spec.shared.down.transposed, few.shared_down},
-                     {"latent_in", kernels.latent_in, spec.latent_in.transposed, 0},
-                     {"latent_out", kernels.latent_out, spec.latent_out.transposed, 0}};
+std::vector<std::string> sum_orders(const CpuKernels& kernels, const LayerSpec& spec) {
   std::vector<std::string> out;
-  for (const auto& each : projections)
-    if (each.set != nullptr) out.push_back(sum_order(each.role, *each.set, each.transposed, each.few));
-  out.push_back("router (" + std::string(kernels.router->format) + "): fp32 from the values as given, in the order of " +
-                (few.router > 0 ? "`few`" : "`many`") + ", whatever the number of tokens");
+  for (const Part& part : parts_of(spec)) out.push_back(sum_order(part, kernels.*part.kernels));
+  out.push_back("router (" + std::string(kernels.router.many->format) + "): fp32 from the values as given, in the order of " +
+                (kernels.router.max_few > 0 ? "`few`" : "`many`") + ", whatever the number of tokens");
   out.push_back("`few` and `many`: an order never depends on rows, threads or place in the batch");
   return out;
 }
 
-CpuChoice kernels_for(const LayerSpec& spec, std::string_view target, KernelArithmetic arithmetic) {
-  const bool shared = spec.shared.intermediate > 0, latent = spec.latent > 0;
-  CpuKernels kernels;
-  kernels.arithmetic = arithmetic;
-  const std::string router(router_format(spec.router.weight_dtype));
-  const struct {
-    std::string_view role, format;
-    const KernelSet** set;
-    bool used;
-    KernelArithmetic arithmetic;
-  } parts[] = {{"gate_up", spec.gate_up.format, &kernels.gate_up, true, arithmetic},
-               {"down", spec.down.format, &kernels.down, true, arithmetic},
-               {"shared.gate_up", spec.shared.gate_up.format, &kernels.shared_gate_up, shared, arithmetic},
-               {"shared.down", spec.shared.down.format, &kernels.shared_down, shared, arithmetic},
-               {"latent_in", spec.latent_in.format, &kernels.latent_in, latent, arithmetic},
-               {"latent_out", spec.latent_out.format, &kernels.latent_out, latent, arithmetic},
-               {"router", router, &kernels.router, true, KernelArithmetic::f32}};
-  CpuChoice choice;
-  for (const auto& part : parts) {
-    if (!part.used) continue;
-    *part.set = find_kernels(part.format, target, part.arithmetic);
-    if (*part.set != nullptr) continue;
-    const std::string given = std::string(part.role) + " in '" + std::string(part.format) + "'";
-    choice.reason = given + " has no " + std::string(name_of(part.arithmetic)) + " kernels at " + std::string(target);
-    choice.refusal = Refusal{"format_not_built", "every projection needs kernels for its format, target and arithmetic",
-                             given + ", target '" + std::string(target) + "', arithmetic " + std::string(name_of(part.arithmetic)),
-                             "a format of `motet list formats` at this target, or backend reference"};
-    return choice;
+std::vector<std::string> encodings(const CpuKernels& kernels) {
+  std::vector<std::string> out;
+  for (const CpuProjection* projection :
+       {&kernels.gate_up, &kernels.down, &kernels.shared_gate_up, &kernels.shared_down, &kernels.latent_in, &kernels.latent_out}) {
+    for (const KernelSet* set : {projection->max_few > 0 ? projection->few : nullptr, projection->many}) {
+      if (set == nullptr) continue;
+      const std::string text(encoding_of(set->arithmetic));
+      if (!text.empty() && std::find(out.begin(), out.end(), text) == out.end()) out.push_back(text);
+    }
   }
-  choice.kernels = kernels;
-  return choice;
+  return out;
 }
 
 CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, const Environment& environment,
                          std::string_view target) {
   const Wishes& wishes = deployment.wishes;
-  if (wishes.arithmetic == Arithmetic::exact) {
-    CpuChoice choice = kernels_for(spec, target, KernelArithmetic::f32);
-    if (choice.kernels) choice.reason = "f32: arithmetic exact was wished for";
+  const Question question{environment, target, wishes};
+  const std::vector<Part> parts = parts_of(spec);
+  CpuKernels kernels;
+  kernels.activation = prepared_type(question, parts);
+  CpuChoice choice;
+  const auto refuse = [&](std::string_view role, std::string_view format) {
+    const std::string given = std::string(role) + " in '" + std::string(format) + "'";
+    choice.reason = given + " has no kernels at " + std::string(target);
+    choice.refusal = Refusal{"format_not_built", "every projection needs kernels for its format, target and level of accuracy",
+                             given + ", target '" + std::string(target) + "', level " + std::string(name_of(wishes.arithmetic)) +
+                                 ", ranked arithmetics " +
+                                 (environment.arithmetic_ranking.empty() ? "none" : join(environment.arithmetic_ranking)),
+                             "a format of `motet list formats` at this target, or backend reference"};
     return choice;
-  }
-  CpuChoice last;
-  std::string declined;
-  for (const std::string& ranked : environment.arithmetic_ranking) {
-    for (const KernelArithmetic arithmetic : {KernelArithmetic::f32, KernelArithmetic::bf16_dot}) {
-      if (name_of(arithmetic) != ranked) continue;
-      last = kernels_for(spec, target, arithmetic);
-      if (last.kernels) {
-        last.reason =
-            ranked + ": first of this processor's ranking" + (declined.empty() ? "" : " that every projection has; " + declined);
-        return last;
-      }
-      declined += (declined.empty() ? "" : "; ") + last.reason;
+  };
+  for (const Part& part : parts) {
+    kernels.*part.kernels = projection_of(question, part, kernels.activation);
+    if (!(kernels.*part.kernels).exists()) return refuse(part.role, part.format());
+    if (!packs(question, part)) continue;
+    if (const auto declined = packing_declined(find_format(part.format())->facts, *part.projection)) {
+      choice.refusal =
+          Refusal{"not_packable", "scale blocks of packed weights must hold whole panels",
+                  std::string(part.role) + " in '" + std::string(part.format()) + "': " + *declined, "residence mapped"};
+      return choice;
     }
   }
-  if (!last.refusal) {
-    last.refusal = Refusal{"arithmetic_not_built", "the environment's ranking must name a kernel arithmetic",
-                           std::to_string(environment.arithmetic_ranking.size()) + " entries, none of them f32 or bf16_dot",
-                           "f32 or bf16_dot in the ranking"};
-  }
-  return last;
+  const std::string router(router_format(spec.router.weight_dtype));
+  const KernelSet* set = find_kernels(router, target, KernelArithmetic::f32);
+  if (set == nullptr) return refuse("router", router);
+  kernels.router = {set, set, set->few == nullptr ? 0 : set->max_few};
+  choice.reason = kernels.arithmetic() + ": first of this processor's rankings at level " + std::string(name_of(wishes.arithmetic));
+  choice.kernels = kernels;
+  return choice;
 }
 
 CpuWidths cpu_widths(const CpuKernels& kernels, const LayerSpec& spec, const CpuExtents& extents) {
   CpuWidths out;
   const bool latent = spec.latent > 0;
-  out.hidden = round_up(spec.hidden, units(latent ? nullptr : kernels.gate_up, kernels.shared_gate_up, kernels.latent_in));
-  if (latent) out.latent = round_up(spec.latent, units(kernels.gate_up, kernels.latent_out));
-  out.intermediate = round_up(extents.intermediate, units(kernels.down));
-  if (kernels.shared_down != nullptr) out.shared_intermediate = round_up(extents.shared_intermediate, units(kernels.shared_down));
+  const CpuProjection none;
+  out.hidden = round_up(spec.hidden, units({latent ? &none : &kernels.gate_up, &kernels.shared_gate_up, &kernels.latent_in}));
+  if (latent) out.latent = round_up(spec.latent, units({&kernels.gate_up, &kernels.latent_out}));
+  out.intermediate = round_up(extents.intermediate, units({&kernels.down}));
+  if (kernels.shared_down.exists()) out.shared_intermediate = round_up(extents.shared_intermediate, units({&kernels.shared_down}));
   return out;
 }
 
 CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const CpuExtents& extents) {
   const struct {
-    const KernelSet* set;
+    const CpuProjection& projection;
     std::int64_t cols;
   } reductions[] = {{kernels.gate_up, spec.dispatch_width()},
                     {kernels.down, extents.intermediate},
@@ -157,13 +237,13 @@ CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const C
                     {kernels.router, spec.hidden}};
   CpuScratch out;
   for (const auto& reduction : reductions) {
-    if (reduction.set != nullptr) out.kernel = std::max(out.kernel, reduction.set->scratch_bytes(reduction.cols));
+    for (const KernelSet* set : {reduction.projection.few, reduction.projection.many})
+      if (set != nullptr) out.kernel = std::max(out.kernel, set->scratch_bytes(reduction.cols));
   }
   out.kernel = round_up(out.kernel, 64);
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-  out.router_stride = round_up(round_up(spec.hidden, kernels.router->k_unit) * kFloat, 64);
-  out.tiles =
-      std::max(2 * kTileElements * kFloat, std::max<std::int64_t>(kernels.router->max_few, kRouterManyTokens) * out.router_stride);
+  out.router_stride = round_up(round_up(spec.hidden, kernels.router.many->k_unit) * kFloat, 64);
+  out.tiles = std::max(2 * kTileElements * kFloat, std::max(kernels.router.max_few, kRouterManyTokens) * out.router_stride);
   return out;
 }
 
@@ -173,6 +253,26 @@ std::int64_t bias_elements(const LayerSpec& spec, const CpuExtents& extents) noe
   if (spec.shared.intermediate > 0)
     out += body_bias_elements(spec.shared.gate_up, spec.shared.down, spec.shared.activation.gated, extents.shared_intermediate,
                               spec.hidden);
+  return out;
+}
+
+CpuPacked cpu_packed(const LayerSpec& spec, const CpuExtents& extents, Residence residence) noexcept {
+  CpuPacked out;
+  if (residence != Residence::packed) return out;
+  const auto add = [&](const ProjectionSpec& projection, std::int64_t count, std::int64_t rows, std::int64_t cols) {
+    const FormatFacts& facts = find_format(projection.format)->facts;
+    const std::int64_t bytes = packed_bytes(facts, projection, rows, cols);
+    out.bytes += count * bytes;
+    out.padding += count * (bytes - published_bytes(facts, projection, rows, cols));
+  };
+  const auto add_body = [&](const ProjectionSpec& gate_up, const ProjectionSpec& down, bool gated, std::int64_t experts,
+                            std::int64_t intermediate, std::int64_t width) {
+    add(gate_up, experts * (gated ? 2 : 1), intermediate, width);
+    add(down, experts, width, intermediate);
+  };
+  add_body(spec.gate_up, spec.down, spec.activation.gated, extents.experts, extents.intermediate, spec.dispatch_width());
+  if (spec.shared.intermediate > 0)
+    add_body(spec.shared.gate_up, spec.shared.down, spec.shared.activation.gated, 1, extents.shared_intermediate, spec.hidden);
   return out;
 }
 

@@ -2,8 +2,10 @@
 // Which kernels run a layer, and what that makes of widths, scratch and copies. Pure: planning and preparing ask the same
 // functions.
 //
-// One arithmetic per layer: all projections share the prepared activations, so the arithmetic is one for which every projection
-// has kernels at the target. The router alone is always f32: it takes hidden states as they are.
+// Each projection has an arithmetic for few tokens of an expert and one for many, each the first of this processor's rankings that
+// keeps the wished level and has kernels for the format. All read the same prepared activations: bf16 when every projection's
+// arithmetic for many tokens takes them, else fp32; kernels that compute in another type encode them in their scratch. The
+// router alone is always f32: it takes hidden states as they are.
 #pragma once
 
 #include <optional>
@@ -15,37 +17,37 @@
 
 namespace motet {
 
-/// Kernel sets of one layer; those of parts that it lacks are null.
-struct CpuKernels {
-  KernelArithmetic arithmetic = KernelArithmetic::f32;
-  const KernelSet *gate_up = nullptr, *down = nullptr;
-  const KernelSet *shared_gate_up = nullptr, *shared_down = nullptr;
-  const KernelSet *latent_in = nullptr, *latent_out = nullptr;
-  const KernelSet* router = nullptr;
-  DType activation() const noexcept { return gate_up->activation; }
+/// Kernels of one weight matrix.
+struct CpuProjection {
+  const KernelSet *few = nullptr, *many = nullptr;  ///< few is null when there are none, or all counts run `many`
+  std::int64_t max_few = 0;                         ///< most tokens of an expert for which `few` runs; 0 = always `many`
+  bool exists() const noexcept { return many != nullptr; }
+  void run(const MatmulArgs& args, bool with_few) const noexcept { (with_few ? few->few : many->many)(args); }
 };
 
-/// Most tokens of an expert for which a projection runs `few`; 0 = always `many`. Latent projections are always `many`.
-struct CpuFew {
-  std::int64_t gate_up = 0, down = 0, shared_gate_up = 0, shared_down = 0;
-  std::int64_t router = 0;  ///< tokens of a chunk; every chunk runs `few`, whatever the number of tokens
+/// Kernels of one layer; those of parts that it lacks do not exist. Latent projections are always `many`.
+struct CpuKernels {
+  DType activation = DType::f32;  ///< element type of prepared rows
+  CpuProjection gate_up, down, shared_gate_up, shared_down, latent_in, latent_out;
+  CpuProjection router;  ///< every chunk runs `few` where there is one, whatever the number of tokens
+  /// "int16_dot", or "int16_dot for few tokens, bf16_tile for many": those of the routed experts.
+  std::string arithmetic() const;
 };
-/// From kernels, layouts and the wish alone, so that the recipe can say it and running decides nothing.
-CpuFew few_of(const CpuKernels& kernels, const LayerSpec& spec, bool invariant) noexcept;
-/// What few_of means for each sum of the layer, one sentence per projection.
-std::vector<std::string> sum_orders(const CpuKernels& kernels, const LayerSpec& spec, bool invariant);
+
+/// What the projections run for each sum of the layer, one sentence per projection.
+std::vector<std::string> sum_orders(const CpuKernels& kernels, const LayerSpec& spec);
+/// Where kernels round activations after they were prepared, one sentence per arithmetic.
+std::vector<std::string> encodings(const CpuKernels& kernels);
 
 struct CpuChoice {
   std::optional<CpuKernels> kernels;
-  std::string reason;              ///< why this arithmetic
+  std::string reason;              ///< why these arithmetics
   std::optional<Refusal> refusal;  ///< set when there are no kernels
 };
 
-/// The arithmetic that the wish and the ranking of this processor lead to.
+/// The kernels that the wishes and the rankings of this processor lead to.
 CpuChoice choose_kernels(const LayerSpec& spec, const Deployment& deployment, const Environment& environment,
                          std::string_view target);
-/// The kernels of one arithmetic, or the projection that has none.
-CpuChoice kernels_for(const LayerSpec& spec, std::string_view target, KernelArithmetic arithmetic);
 
 /// Extents of one rank.
 struct CpuExtents {
@@ -73,7 +75,13 @@ CpuScratch cpu_scratch(const CpuKernels& kernels, const LayerSpec& spec, const C
 
 /// fp32 copies of bias vectors, in elements; each of gate, up and down is contiguous.
 std::int64_t bias_elements(const LayerSpec& spec, const CpuExtents& extents) noexcept;
-/// Bytes that preparing allocates: biases and the list of slots with rows.
+/// Bytes of repacked weights and, of them, of padding; 0 with residence mapped.
+struct CpuPacked {
+  std::int64_t bytes = 0, padding = 0;
+};
+CpuPacked cpu_packed(const LayerSpec& spec, const CpuExtents& extents, Residence residence) noexcept;
+
+/// Bytes that preparing allocates beside repacked weights: biases and the list of slots with rows.
 std::int64_t cpu_prepared_bytes(const LayerSpec& spec, const CpuExtents& extents) noexcept;
 
 }  // namespace motet

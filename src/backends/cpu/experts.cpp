@@ -5,11 +5,14 @@
 #include <cstring>
 
 #include "backends/cpu/body.h"
+#include "backends/cpu/packing.h"
 #include "backends/cpu/split.h"
 #include "backends/support/weights_check.h"
+#include "base/arena.h"
 #include "base/check.h"
 #include "base/math.h"
 #include "formats/format.h"
+#include "formats/packed.h"
 
 namespace motet {
 namespace {
@@ -24,12 +27,18 @@ struct Biases {
   const float* down_of(std::int64_t expert) const noexcept { return down == 0 ? nullptr : of(expert) + gate + up; }
 };
 
+/// How gate and up lie beside each other, so that GEMM1 can read them as one matrix of twice the rows.
+enum class Pairing {
+  none,
+  rows,    ///< row n of up follows row n of gate
+  panels,  ///< packed: panel p of up follows panel p of gate
+};
+
 /// One kind of feed-forward: the routed experts, or the shared one.
 struct Body {
   const Activation* activation = nullptr;
-  const KernelSet *gate_up = nullptr, *down = nullptr;
-  std::int64_t few_gate_up = 0, few_down = 0;  ///< most tokens of an expert that `few` computes; 0 = always `many`
-  bool paired = false;  ///< gate and up rows alternate in memory: GEMM1 reads them as one matrix of twice the rows
+  CpuProjection gate_up, down;
+  Pairing pairing = Pairing::none;
   const ExpertView* experts = nullptr;
   std::int64_t gate_row_bytes = 0, down_row_bytes = 0;  ///< weights that one row of a phase reads
   std::int64_t act_stored = 0;
@@ -54,9 +63,9 @@ bool alternate(const WeightView& gate, const WeightView& up) noexcept {
   const auto between = [](const std::byte* first, const std::byte* second, std::int64_t stride) {
     return stride % 2 == 0 && second - first == stride / 2;
   };
-  if (gate.rows != up.rows || gate.cols != up.cols || gate.row_stride != up.row_stride || gate.col_stride != up.col_stride ||
-      !between(gate.codes, up.codes, gate.row_stride) || gate.tensor_scale != up.tensor_scale || gate.zeros != nullptr ||
-      up.zeros != nullptr)
+  if (gate.panel_bytes > 0 || gate.rows != up.rows || gate.cols != up.cols || gate.row_stride != up.row_stride ||
+      gate.col_stride != up.col_stride || !between(gate.codes, up.codes, gate.row_stride) || gate.tensor_scale != up.tensor_scale ||
+      gate.zeros != nullptr || up.zeros != nullptr)
     return false;
   if (gate.scales == nullptr || up.scales == nullptr) return gate.scales == up.scales;
   return gate.block_rows == 1 && up.block_rows == 1 && gate.block_cols == up.block_cols && gate.scale_dtype == up.scale_dtype &&
@@ -64,46 +73,54 @@ bool alternate(const WeightView& gate, const WeightView& up) noexcept {
          between(gate.scales, up.scales, gate.scale_row_stride);
 }
 
-/// Both halves as the matrix that lies in the file: row 2n is gate's n, row 2n + 1 is up's.
+/// Both halves as the matrix that lies in memory: row 2n is gate's n, row 2n + 1 is up's; or so with panels of 16 rows.
 WeightView both_halves(WeightView gate) noexcept {
+  if (gate.panel_bytes > 0) {
+    gate.rows = 2 * round_up(gate.rows, kPanelRows);
+    gate.panel_bytes /= 2;
+    return gate;
+  }
   gate.rows *= 2;
   gate.row_stride /= 2;
   gate.scale_row_stride /= 2;
   return gate;
 }
 
-const KernelArithmetic* arithmetic_named(std::string_view name) noexcept {
-  static constexpr KernelArithmetic kAll[] = {KernelArithmetic::f32, KernelArithmetic::bf16_dot};
-  for (const KernelArithmetic& arithmetic : kAll) {
-    if (name_of(arithmetic) == name) return &arithmetic;
-  }
-  return nullptr;
-}
-
 class CpuBackend final : public PreparedBackend {
  public:
-  CpuBackend(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const CpuKernels& kernels)
-      : weights_(std::move(weights)),
-        kernels_(kernels),
-        activation_(kernels.activation()),
-        few_(few_of(kernels, plan.spec, plan.deployment.wishes.invariant)) {
+  CpuBackend(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const CpuKernels& kernels, Executor& executor)
+      : weights_(std::move(weights)), kernels_(kernels), activation_(kernels.activation) {
     const LayerSpec& spec = weights_->spec;
     const CpuExtents extents{spec.experts, spec.intermediate, spec.shared.intermediate};
     scratch_ = cpu_scratch(kernels_, spec, extents);
     biases_.resize(static_cast<std::size_t>(bias_elements(spec, extents)));
     live_.resize(weights_->experts.size());
-    float* next = biases_.data();
-    routed_ = make_body({&spec.activation, kernels_.gate_up, kernels_.down, few_.gate_up, few_.down, plan.stored(Axis::down_in)},
-                        weights_->experts.data(), spec.experts, next);
-    if (spec.shared.intermediate > 0) {
-      shared_ = make_body({&spec.shared.activation, kernels_.shared_gate_up, kernels_.shared_down, few_.shared_gate_up,
-                           few_.shared_down, plan.stored(Axis::shared)},
-                          &weights_->shared, 1, next);
+    const ExpertView *experts = weights_->experts.data(), *shared = &weights_->shared;
+    const bool has_shared = spec.shared.intermediate > 0;
+    if (plan.deployment.wishes.residence == Residence::packed) {
+      arena_ = Arena(plan.memory.packed, "the packed weights of layer " + std::to_string(spec.layer));
+      std::byte* at = arena_.data();
+      packed_ = pack_experts({*weights_, experts, spec.experts, spec.gate_up.format, spec.down.format}, at, executor);
+      experts = packed_.experts.data();
+      if (has_shared) {
+        packed_shared_ = pack_experts({*weights_, shared, 1, spec.shared.gate_up.format, spec.shared.down.format}, at, executor);
+        shared = packed_shared_.experts.data();
+      }
+      MOTET_CHECK(at == arena_.data() + arena_.bytes(), "%lld bytes of packed weights were planned, %lld written",
+                  static_cast<long long>(arena_.bytes()), static_cast<long long>(at - arena_.data()));
     }
-    if (weights_->router.codes != nullptr) check_layout("router", *kernels_.router, few_.router, weights_->router);
+    float* next = biases_.data();
+    routed_ = make_body({&spec.activation, kernels_.gate_up, kernels_.down, plan.stored(Axis::down_in)}, packed_.alternate, experts,
+                        spec.experts, next);
+    if (has_shared) {
+      shared_ = make_body({&spec.shared.activation, kernels_.shared_gate_up, kernels_.shared_down, plan.stored(Axis::shared)},
+                          packed_shared_.alternate, shared, 1, next);
+    }
+    if (weights_->router.codes != nullptr) check_layout("router", kernels_.router, weights_->router);
     MOTET_CHECK(next == biases_.data() + biases_.size(), "%lld bias elements were planned", static_cast<long long>(biases_.size()));
   }
 
+  ByteSpan packed_weights() const noexcept override { return {arena_.data(), arena_.bytes()}; }
   std::int64_t prepared_bytes() const noexcept override {
     return static_cast<std::int64_t>(biases_.size() * sizeof(float) + live_.size() * sizeof(std::int32_t));
   }
@@ -123,8 +140,8 @@ class CpuBackend final : public PreparedBackend {
                   std::int64_t scratch_stride, Executor& executor) noexcept override {
     if (hidden_states.rows == 0) return;
     const std::int64_t experts = weights_->router.rows;
-    const bool few = few_.router > 0;
-    const std::int64_t chunk = few ? few_.router : kRouterManyTokens, chunks = ceil_div(hidden_states.rows, chunk);
+    const bool few = kernels_.router.max_few > 0;
+    const std::int64_t chunk = few ? kernels_.router.max_few : kRouterManyTokens, chunks = ceil_div(hidden_states.rows, chunk);
     const std::int64_t weight_bytes = weights_->router.cols * 2;
     const Split rows = split(
         {.live = 1, .rows = experts, .row_bytes = weight_bytes, .threads = chunks > executor.threads() ? 1 : executor.threads()});
@@ -157,7 +174,7 @@ class CpuBackend final : public PreparedBackend {
                          .out = here.logits + first * here.logits_stride + begin,
                          .out_stride = here.logits_stride,
                          .scratch = mine},
-                        *self.kernels_.router, here.few);
+                        self.kernels_.router, here.few);
         },
         &context);
   }
@@ -165,17 +182,16 @@ class CpuBackend final : public PreparedBackend {
   void run_experts(const ExpertBatch& batch, Executor& executor) noexcept override { run_bodies(batch, routed_, executor); }
   void run_shared(const ExpertBatch& batch, Executor& executor) noexcept override { run_bodies(batch, shared_, executor); }
   void run_latent_in(const DenseBatch& batch, Executor& executor) noexcept override {
-    run_latent(batch, weights_->latent_in, *kernels_.latent_in, executor);
+    run_latent(batch, weights_->latent_in, kernels_.latent_in, executor);
   }
   void run_latent_out(const DenseBatch& batch, Executor& executor) noexcept override {
-    run_latent(batch, weights_->latent_out, *kernels_.latent_out, executor);
+    run_latent(batch, weights_->latent_out, kernels_.latent_out, executor);
   }
 
  private:
   struct BodyParts {
     const Activation* activation;
-    const KernelSet *gate_up, *down;
-    std::int64_t few_gate_up, few_down;
+    const CpuProjection &gate_up, &down;
     std::int64_t act_stored;
   };
 
@@ -186,35 +202,35 @@ class CpuBackend final : public PreparedBackend {
   }
 
   /// The plan says `few` from the spec's layout: the views must be laid out so.
-  static void check_layout(const char* role, const KernelSet& set, std::int64_t few, const WeightView& view) {
-    if (few > 0 && !set.few_reads(view))
+  static void check_layout(const char* role, const CpuProjection& projection, const WeightView& view) {
+    if (projection.max_few > 0 && !projection.few->few_reads(view))
       throw Error(ErrorCode::wrong_shape, std::string(role) +
                                               " weights must be contiguous along the reduction axis, as the plan's spec says, "
                                               "but they lie transposed; load the weights with the plan's spec");
   }
 
-  static Body make_body(const BodyParts& parts, const ExpertView* experts, std::int64_t count, float*& next) {
+  static Body make_body(const BodyParts& parts, bool panels_alternate, const ExpertView* experts, std::int64_t count,
+                        float*& next) {
     Body body;
     body.activation = parts.activation;
     body.gate_up = parts.gate_up;
     body.down = parts.down;
-    body.few_gate_up = parts.few_gate_up;
-    body.few_down = parts.few_down;
-    body.paired = parts.activation->gated;
+    bool rows_alternate = parts.activation->gated;
     body.experts = experts;
     body.act_stored = parts.act_stored;
-    body.gate_row_bytes = row_bytes(parts.gate_up->format, experts[0].up.cols) * (parts.activation->gated ? 2 : 1);
-    body.down_row_bytes = row_bytes(parts.down->format, experts[0].down.cols);
+    body.gate_row_bytes = row_bytes(parts.gate_up.many->format, experts[0].up.cols) * (parts.activation->gated ? 2 : 1);
+    body.down_row_bytes = row_bytes(parts.down.many->format, experts[0].down.cols);
     body.biases.begin = next;
     for (std::int64_t e = 0; e < count; ++e) {
-      if (parts.activation->gated) check_layout("gate", *parts.gate_up, parts.few_gate_up, experts[e].gate);
-      check_layout("up", *parts.gate_up, parts.few_gate_up, experts[e].up);
-      check_layout("down", *parts.down, parts.few_down, experts[e].down);
-      body.paired = body.paired && alternate(experts[e].gate, experts[e].up);
+      if (parts.activation->gated) check_layout("gate", parts.gate_up, experts[e].gate);
+      check_layout("up", parts.gate_up, experts[e].up);
+      check_layout("down", parts.down, experts[e].down);
+      rows_alternate = rows_alternate && alternate(experts[e].gate, experts[e].up);
       body.biases.gate = copy_bias(experts[e].gate_bias, next);
       body.biases.up = copy_bias(experts[e].up_bias, next);
       body.biases.down = copy_bias(experts[e].down_bias, next);
     }
+    body.pairing = panels_alternate ? Pairing::panels : rows_alternate ? Pairing::rows : Pairing::none;
     return body;
   }
 
@@ -236,7 +252,7 @@ class CpuBackend final : public PreparedBackend {
 
   void load_router_chunk(const ConstMatrix& source, std::int64_t first, std::int64_t count, std::byte* out) const noexcept {
     const std::int64_t source_bytes = source.cols * bits_of(source.dtype) / 8,
-                       padded = round_up(source.cols, kernels_.router->k_unit);
+                       padded = round_up(source.cols, kernels_.router.many->k_unit);
     for (std::int64_t t = 0; t < count; ++t) {
       auto* row = reinterpret_cast<float*>(out + t * scratch_.router_stride);
       load_as_f32(source.dtype, static_cast<const std::byte*>(source.data) + (first + t) * source_bytes, source.cols, nullptr, row);
@@ -244,21 +260,22 @@ class CpuBackend final : public PreparedBackend {
     }
   }
 
-  static void multiply(const MatmulArgs& args, const KernelSet& set, bool few) noexcept {
-    if (args.row_begin < args.row_end) (few ? set.few : set.many)(args);
+  static void multiply(const MatmulArgs& args, const CpuProjection& projection, bool few) noexcept {
+    if (args.row_begin < args.row_end) projection.run(args, few);
   }
 
-  void run_latent(const DenseBatch& batch, const WeightView& view, const KernelSet& set, Executor& executor) noexcept {
+  void run_latent(const DenseBatch& batch, const WeightView& view, const CpuProjection& projection, Executor& executor) noexcept {
     if (batch.tokens == 0) return;
     struct Context {
       const DenseBatch* batch;
       const WeightView* view;
-      const KernelSet* set;
+      const CpuProjection* projection;
+      DType activation;
       Split rows;
-    } context{&batch, &view, &set,
+    } context{&batch, &view, &projection, activation_,
               split({.live = 1,
                      .rows = view.rows,
-                     .row_bytes = row_bytes(set.format, view.cols),
+                     .row_bytes = row_bytes(projection.many->format, view.cols),
                      .tokens = batch.tokens,
                      .threads = executor.threads()})};
     executor.run(
@@ -272,11 +289,12 @@ class CpuBackend final : public PreparedBackend {
                     .row_end = here.rows.end(piece),
                     .x = dense.x,
                     .x_stride = dense.x_stride,
+                    .x_dtype = here.activation,
                     .tokens = dense.tokens,
                     .out = dense.out + begin,
                     .out_stride = dense.out_stride,
                     .scratch = dense.scratch + thread * dense.scratch_stride},
-                   *here.set, false);
+                   *here.projection, false);
         },
         &context);
   }
@@ -335,12 +353,13 @@ class CpuBackend final : public PreparedBackend {
   void gate_up_piece(const Phase& phase, std::int64_t piece, int thread) noexcept {
     const SlotRows rows = rows_of(phase, piece);
     const ExpertView& expert = phase.body->experts[rows.slot];
-    const bool few = rows.count <= phase.body->few_gate_up;
+    const bool few = rows.count <= phase.body->gate_up.max_few;
     const std::int64_t tile_rows = few ? std::min(kFewTileRows, kTileElements / rows.count) : kManyTileRows;
     const std::int64_t begin = phase.split.begin(piece), end = phase.split.end(piece);
-    for (std::int64_t n = begin; n < end; n += tile_rows) {
-      for (std::int64_t t = 0; t < rows.count; t += kTileTokens) {
-        gate_up_tile(phase, rows, {n, std::min(end, n + tile_rows), t, std::min(rows.count, t + kTileTokens), few}, thread);
+    for (std::int64_t t = 0; t < rows.count; t += kTileTokens) {
+      for (std::int64_t n = begin; n < end; n += tile_rows) {
+        gate_up_tile(phase, rows, {n, std::min(end, n + tile_rows), t, std::min(rows.count, t + kTileTokens), few, n > begin},
+                     thread);
       }
     }
     if (end < expert.up.rows) return;
@@ -352,7 +371,7 @@ class CpuBackend final : public PreparedBackend {
 
   struct Tile {
     std::int64_t row_begin, row_end, token_begin, token_end;
-    bool few;
+    bool few, encoded;  // encoded: this thread's last call had the same tokens
   };
 
   void gate_up_tile(const Phase& phase, const SlotRows& rows, const Tile& tile, int thread) noexcept {
@@ -363,32 +382,38 @@ class CpuBackend final : public PreparedBackend {
     std::byte* scratch = batch.scratch + thread * batch.scratch_stride;
     auto* gate = reinterpret_cast<float*>(scratch + scratch_.kernel);
     float* up = gate + kTileElements;
+    const bool paired = body.pairing != Pairing::none;
     const std::int64_t width = tile.row_end - tile.row_begin, first = rows.first + tile.token_begin,
                        element = bits_of(activation_) / 8;
-    const WeightView both = body.paired ? both_halves(expert.gate) : WeightView{};
-    MatmulArgs args{.weight = body.paired ? &both : &expert.up,
-                    .row_begin = tile.row_begin * (body.paired ? 2 : 1),
-                    .row_end = tile.row_end * (body.paired ? 2 : 1),
+    const std::int64_t run = body.pairing == Pairing::panels ? kPanelRows : 1;  // neighbours of one half
+    const std::int64_t both_width = 2 * round_up(width, run);
+    const WeightView both = paired ? both_halves(expert.gate) : WeightView{};
+    MatmulArgs args{.weight = paired ? &both : &expert.up,
+                    .row_begin = tile.row_begin * (paired ? 2 : 1),
+                    .row_end = paired ? 2 * tile.row_begin + both_width : tile.row_end,
                     .x = batch.x + first * batch.x_stride,
                     .x_stride = batch.x_stride,
+                    .x_dtype = activation_,
                     .tokens = tile.token_end - tile.token_begin,
-                    .out = body.paired ? gate : up,  // the two tiles are neighbours: together they hold the pairs
-                    .out_stride = body.paired ? 2 * width : width,
-                    .scratch = scratch};
-    if (body.activation->gated && !body.paired) {
+                    .out = paired ? gate : up,  // the two tiles are neighbours: together they hold the pairs
+                    .out_stride = paired ? both_width : width,
+                    .scratch = scratch,
+                    .encoded = tile.encoded};
+    if (body.activation->gated && !paired) {
       MatmulArgs gate_args = args;
       gate_args.weight = &expert.gate, gate_args.out = gate;
-      multiply(gate_args, *body.gate_up, tile.few);
+      multiply(gate_args, body.gate_up, tile.few);
+      args.encoded = true;
     }
-    multiply(args, *body.gate_up, tile.few);
+    multiply(args, body.gate_up, tile.few);
     float halves[2][kFewTileRows];
     static_assert(kFewTileRows >= kManyTileRows);
     for (std::int64_t t = 0; t < args.tokens; ++t) {
       float* gate_row = body.activation->gated ? gate + t * width : nullptr;
       float* up_row = up + t * width;
-      if (body.paired) {
+      if (paired) {
         gate_row = halves[0], up_row = halves[1];
-        for (std::int64_t n = 0; n < width; ++n) gate_row[n] = gate[2 * (t * width + n)], up_row[n] = gate[2 * (t * width + n) + 1];
+        split_halves(gate + t * both_width, width, run, gate_row, up_row);
       }
       if (gate_bias != nullptr) add(gate_bias + tile.row_begin, width, gate_row);
       if (up_bias != nullptr) add(up_bias + tile.row_begin, width, up_row);
@@ -410,12 +435,26 @@ class CpuBackend final : public PreparedBackend {
               .row_end = end,
               .x = batch.act + rows.first * batch.act_stride,
               .x_stride = batch.act_stride,
+              .x_dtype = activation_,
               .tokens = rows.count,
               .out = out,
               .out_stride = batch.rows_stride,
               .scratch = batch.scratch + thread * batch.scratch_stride},
-             *phase.body->down, rows.count <= phase.body->few_down);
+             phase.body->down, rows.count <= phase.body->down.max_few);
     for (std::int64_t t = 0; bias != nullptr && t < rows.count; ++t) add(bias + begin, end - begin, out + t * batch.rows_stride);
+  }
+
+  /// Runs of gate and up, one after the other, to `count` of each.
+  static void split_halves(const float* both, std::int64_t count, std::int64_t run, float* gate, float* up) noexcept {
+    if (run == 1) {
+      for (std::int64_t n = 0; n < count; ++n) gate[n] = both[2 * n], up[n] = both[2 * n + 1];
+      return;
+    }
+    for (std::int64_t n = 0; n < count; n += run) {
+      const auto bytes = static_cast<std::size_t>(std::min(run, count - n)) * sizeof(float);
+      std::memcpy(gate + n, both + 2 * n, bytes);
+      std::memcpy(up + n, both + 2 * n + run, bytes);
+    }
   }
 
   static void add(const float* bias, std::int64_t count, float* values) noexcept {
@@ -425,8 +464,9 @@ class CpuBackend final : public PreparedBackend {
   std::shared_ptr<const LayerWeights> weights_;
   CpuKernels kernels_;
   DType activation_;
-  CpuFew few_;
   CpuScratch scratch_;
+  Arena arena_;  ///< packed weights
+  PackedBody packed_, packed_shared_;
   Body routed_, shared_;
   std::vector<float> biases_;
   std::vector<std::int32_t> live_;  ///< slots that have rows in the running batch
@@ -434,13 +474,11 @@ class CpuBackend final : public PreparedBackend {
 
 }  // namespace
 
-std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights) {
+std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor& executor) {
   check_weights(plan, *weights);
-  const KernelArithmetic* arithmetic = arithmetic_named(plan.recipe.arithmetic);
-  MOTET_CHECK(arithmetic != nullptr, "arithmetic %s", plan.recipe.arithmetic.c_str());
-  const CpuChoice choice = kernels_for(plan.spec, plan.target, *arithmetic);
+  const CpuChoice choice = choose_kernels(plan.spec, plan.deployment, plan.environment, plan.target);
   MOTET_CHECK(choice.kernels.has_value(), "%s", choice.reason.c_str());
-  return std::make_unique<CpuBackend>(plan, std::move(weights), *choice.kernels);
+  return std::make_unique<CpuBackend>(plan, std::move(weights), *choice.kernels, executor);
 }
 
 }  // namespace motet

@@ -6,17 +6,16 @@
 #include <limits>
 
 #include "backends/reference/double_body.h"
+#include "backends/reference/double_tokens.h"
+#include "backends/reference/quantised_rows.h"
 #include "backends/support/weights_check.h"
-#include "backends/support/wishes.h"
 #include "base/check.h"
 #include "base/math.h"
-#include "base/numbers.h"
 #include "formats/format.h"
 
 namespace motet {
 namespace {
 
-constexpr std::int64_t kLanes = 8;    ///< tokens side by side: independent sums hide the latency of an addition
 constexpr std::int64_t kTokens = 32;  ///< tokens per piece: bounds the scratch, pays for decoding a row
 
 /// Elements of the arrays in one thread's scratch; all double.
@@ -32,62 +31,13 @@ Scratch scratch_of(const LayerSpec& spec, std::int64_t intermediate, std::int64_
   return {std::max(spec.hidden, spec.latent), std::max(intermediate, shared)};
 }
 
-/// One token's elements as doubles.
-double element_of(const std::byte* row, DType dtype, std::int64_t k) noexcept {
-  if (dtype == DType::f32) return load_unaligned<float>(row + k * 4);
-  const auto code = load_unaligned<std::uint16_t>(row + k * 2);
-  return dtype == DType::bf16 ? bf16_to_f32(code) : f16_to_f32(code);
-}
-
-/// Up to kTokens tokens of one operand: group g, element k, lane at values[(g * cols + k) * kLanes + lane]; absent lanes are 0.
-struct Tokens {
-  double* values;
-  std::int64_t cols, count;
-  std::int64_t groups() const noexcept { return ceil_div(count, kLanes); }
-  double* at(std::int64_t token, std::int64_t k) const noexcept {
-    return values + ((token / kLanes) * cols + k) * kLanes + token % kLanes;
-  }
-};
-
-void load(const Tokens& tokens, const std::byte* rows, std::int64_t stride, DType dtype) noexcept {
-  for (std::int64_t t = 0; t < tokens.groups() * kLanes; ++t) {
-    for (std::int64_t k = 0; k < tokens.cols; ++k)
-      *tokens.at(t, k) = t < tokens.count ? element_of(rows + t * stride, dtype, k) : 0.0;
-  }
-}
-
-/// Decodes one row of `view` and multiplies all tokens by it: sums[token].
-class RowProduct {
- public:
-  RowProduct(const Format& format, const WeightView& view, double* row) noexcept : format_(format), view_(view), row_(row) {}
-  void operator()(std::int64_t n, const Tokens& tokens, double* sums) const noexcept {
-    format_.decode(view_, n, 0, view_.cols, row_);
-    for (std::int64_t group = 0; group < tokens.groups(); ++group) {
-      double sum[kLanes] = {};
-      const double* x = tokens.values + group * tokens.cols * kLanes;
-      for (std::int64_t k = 0; k < tokens.cols; ++k, x += kLanes) {
-        for (std::int64_t lane = 0; lane < kLanes; ++lane) sum[lane] += row_[k] * x[lane];
-      }
-      std::copy(sum, sum + kLanes, sums + group * kLanes);
-    }
-  }
-
- private:
-  const Format& format_;
-  const WeightView& view_;
-  double* row_;
-};
-
-double bias_of(const BiasView& bias, std::int64_t i) noexcept {
-  return bias.data == nullptr ? 0.0 : element_of(bias.data + i * bias.stride, bias.dtype, 0);
-}
-
 /// What one feed-forward needs beside its weights.
 struct Body {
   const Activation* activation = nullptr;
   const Format* gate_up = nullptr;
   const Format* down = nullptr;
   std::int64_t x_stored = 0, act_stored = 0, rows_stored = 0;
+  std::optional<Layout> scales = std::nullopt;  ///< both products read mxfp8
 };
 
 class DoubleBackend final : public PreparedBackend {
@@ -98,7 +48,8 @@ class DoubleBackend final : public PreparedBackend {
     scratch_ = scratch_of(spec, spec.intermediate, spec.shared.intermediate);
     const std::int64_t stored_x = plan.stored(spec.latent > 0 ? Axis::latent : Axis::hidden);
     routed_ = {&spec.activation, find_format(spec.gate_up.format), find_format(spec.down.format),
-               stored_x,         plan.stored(Axis::down_in),       plan.stored(Axis::down_out)};
+               stored_x,         plan.stored(Axis::down_in),       plan.stored(Axis::down_out),
+               rules.scales};
     if (spec.shared.intermediate > 0) {
       shared_ = {&spec.shared.activation,
                  find_format(spec.shared.gate_up.format),
@@ -146,7 +97,7 @@ class DoubleBackend final : public PreparedBackend {
   }
 
   void run_experts(const ExpertBatch& batch, Executor& executor) noexcept override {
-    run_bodies(batch, routed_, weights_->experts.data(), executor);
+    routed_.scales ? run_slots(batch, executor) : run_bodies(batch, routed_, weights_->experts.data(), executor);
   }
   void run_shared(const ExpertBatch& batch, Executor& executor) noexcept override {
     run_bodies(batch, shared_, &weights_->shared, executor);
@@ -261,8 +212,17 @@ class DoubleBackend final : public PreparedBackend {
     const Tokens act{act_of(scratch), expert.up.rows, range.count};
     verify_zero(rows, batch.x_stride, range.count, x.cols, body.x_stored);
     load(x, rows, batch.x_stride, DType::f32);
+    make_act(body, expert, x, act, row_of(scratch));
+    if (twin_) {
+      store_act(batch, body, act, range);
+      load(act, batch.act + range.first * batch.act_stride, batch.act_stride, DType::f32);
+    }
+    make_rows(batch, body, expert, act, {range, row_of(scratch)});
+  }
 
-    const RowProduct gate_row(*body.gate_up, expert.gate, row_of(scratch)), up_row(*body.gate_up, expert.up, row_of(scratch));
+  /// GEMM1 and the activation.
+  void make_act(const Body& body, const ExpertView& expert, const Tokens& x, const Tokens& act, double* row) const noexcept {
+    const RowProduct gate_row(*body.gate_up, expert.gate, row), up_row(*body.gate_up, expert.up, row);
     double gate[kTokens] = {}, up[kTokens];
     for (std::int64_t n = 0; n < act.cols; ++n) {
       if (body.activation->gated) gate_row(n, x, gate);
@@ -271,24 +231,10 @@ class DoubleBackend final : public PreparedBackend {
       for (std::int64_t t = 0; t < act.groups() * kLanes; ++t)
         *act.at(t, n) = double_body(*body.activation, gate[t] + gate_bias, up[t] + up_bias);
     }
-    if (twin_) act_through_memory(batch, body, act, range);
-
-    const RowProduct down_row(*body.down, expert.down, row_of(scratch));
-    double sums[kTokens];
-    for (std::int64_t n = 0; n < expert.down.rows; ++n) {
-      down_row(n, act, sums);
-      const double bias = bias_of(expert.down_bias, n);
-      for (std::int64_t t = 0; t < act.count; ++t)
-        batch.rows[(range.first + t) * batch.rows_stride + n] = static_cast<float>(sums[t] + bias);
-    }
-    for (std::int64_t t = 0; twin_ && t < act.count; ++t) {
-      float* row = batch.rows + (range.first + t) * batch.rows_stride;
-      std::fill(row + expert.down.rows, row + body.rows_stored, std::numeric_limits<float>::quiet_NaN());
-    }
   }
 
-  /// Stores act as fp32 at the plan's width, zero-padded, verifies the padding, and reads it back.
-  void act_through_memory(const ExpertBatch& batch, const Body& body, const Tokens& act, const RowRange& range) const noexcept {
+  /// Stores act as fp32 at the plan's width, zero-padded, and verifies the padding.
+  void store_act(const ExpertBatch& batch, const Body& body, const Tokens& act, const RowRange& range) const noexcept {
     std::byte* rows = batch.act + range.first * batch.act_stride;
     for (std::int64_t t = 0; t < act.count; ++t) {
       auto* row = reinterpret_cast<float*>(rows + t * batch.act_stride);
@@ -296,7 +242,90 @@ class DoubleBackend final : public PreparedBackend {
       std::fill(row + act.cols, row + body.act_stored, 0.0f);
     }
     verify_zero(rows, batch.act_stride, act.count, act.cols, body.act_stored);
-    load(act, rows, batch.act_stride, DType::f32);
+  }
+
+  struct Place {
+    RowRange range;
+    double* row;
+  };
+
+  /// GEMM2: rows of the result at their stored width.
+  void make_rows(const ExpertBatch& batch, const Body& body, const ExpertView& expert, const Tokens& act,
+                 const Place& place) const noexcept {
+    const RowProduct down_row(*body.down, expert.down, place.row);
+    const std::int64_t first = place.range.first;
+    double sums[kTokens];
+    for (std::int64_t n = 0; n < expert.down.rows; ++n) {
+      down_row(n, act, sums);
+      const double bias = bias_of(expert.down_bias, n);
+      for (std::int64_t t = 0; t < act.count; ++t)
+        batch.rows[(first + t) * batch.rows_stride + n] = static_cast<float>(sums[t] + bias);
+    }
+    for (std::int64_t t = 0; twin_ && t < act.count; ++t) {
+      float* row = batch.rows + (first + t) * batch.rows_stride;
+      std::fill(row + expert.down.rows, row + body.rows_stored, std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+
+  /// Routed experts on mxfp8 activations, one piece per slot: scales of an expert are put into their layout together.
+  void run_slots(const ExpertBatch& batch, Executor& executor) const noexcept {
+    struct Context {
+      const DoubleBackend* self;
+      const ExpertBatch* batch;
+    } context{this, &batch};
+    if (batch.first_row[batch.slots] == 0) return;
+    executor.run(
+        batch.slots,
+        [](void* opaque, std::int64_t slot, int thread) noexcept {
+          const auto& here = *static_cast<const Context*>(opaque);
+          here.self->slot_piece(*here.batch, slot, here.batch->scratch + thread * here.batch->scratch_stride);
+        },
+        &context);
+  }
+
+  void slot_piece(const ExpertBatch& batch, std::int64_t slot, std::byte* scratch) const noexcept {
+    const ExpertView& expert = weights_->experts[static_cast<std::size_t>(slot)];
+    const std::int64_t first = batch.first_row[slot], count = batch.first_row[slot + 1] - first;
+    const QuantisedRows x = quantised(batch, batch.quantised_x, slot, {expert.up.cols, routed_.x_stored});
+    const QuantisedRows act = quantised(batch, batch.quantised_act, slot, {expert.up.rows, routed_.act_stored});
+    E8m0* linear = batch.linear_scales == nullptr
+                       ? nullptr
+                       : reinterpret_cast<E8m0*>(batch.linear_scales) + first * std::max(x.groups(), act.groups());
+    const auto for_each_chunk = [&](std::int64_t cols, double* values, auto&& body) {
+      for (std::int64_t begin = 0; begin < count; begin += kTokens)
+        body(Tokens{values, cols, std::min(kTokens, count - begin)}, begin);
+    };
+
+    const std::byte* rows = batch.x + first * batch.x_stride;
+    verify_zero(rows, batch.x_stride, count, x.valid, x.stored);
+    quantise(rows, batch.x_stride, linear, x);
+    for_each_chunk(x.valid, x_of(scratch), [&](const Tokens& tokens, std::int64_t begin) {
+      load(tokens, x, begin);
+      const Tokens made{act_of(scratch), act.valid, tokens.count};
+      make_act(routed_, expert, tokens, made, row_of(scratch));
+      store_act(batch, routed_, made, {first + begin, tokens.count});
+    });
+    quantise(batch.act + first * batch.act_stride, batch.act_stride, linear, act);
+    for_each_chunk(act.valid, act_of(scratch), [&](const Tokens& tokens, std::int64_t begin) {
+      load(tokens, act, begin);
+      make_rows(batch, routed_, expert, tokens, {{first + begin, tokens.count}, row_of(scratch)});
+    });
+  }
+
+  struct Columns {
+    std::int64_t valid, stored;
+  };
+
+  /// The part of an area that holds one slot's rows.
+  QuantisedRows quantised(const ExpertBatch& batch, const QuantisedArea& area, std::int64_t slot,
+                          const Columns& columns) const noexcept {
+    const std::int64_t first = batch.first_row[slot], groups = ceil_div(columns.stored, kMxfp8Block);
+    return {.codes = reinterpret_cast<std::uint8_t*>(area.codes) + first * columns.stored,
+            .scales = reinterpret_cast<E8m0*>(area.scales) + first_scale(*routed_.scales, batch.first_row, slot, groups),
+            .layout = *routed_.scales,
+            .rows = batch.first_row[slot + 1] - first,
+            .valid = columns.valid,
+            .stored = columns.stored};
   }
 
   std::shared_ptr<const LayerWeights> weights_;
@@ -311,7 +340,8 @@ class DoubleBackend final : public PreparedBackend {
 
 std::optional<Refusal> double_supports(const BackendRequest& request) {
   const LayerSpec& spec = request.spec;
-  if (auto refusal = refuse_arithmetic(request.deployment.wishes.arithmetic)) return refusal;
+  if (request.deployment.wishes.residence == Residence::packed)
+    return Refusal{"residence_not_built", "backends in double precision read published bytes", "packed", "mapped"};
   const bool shared = spec.shared.intermediate > 0, latent = spec.latent > 0;
   const struct {
     std::string_view role;
@@ -329,6 +359,14 @@ std::optional<Refusal> double_supports(const BackendRequest& request) {
                    std::string(entry.role) + " in '" + entry.projection->format + "'", "a format of `motet list formats`"};
   }
   return std::nullopt;
+}
+
+std::optional<Refusal> quantised_supports(const BackendRequest& request) {
+  const Arithmetic level = request.deployment.wishes.arithmetic;
+  if (level != Arithmetic::fast)
+    return Refusal{"arithmetic_too_coarse", "mxfp8 activations are less accurate than this level allows",
+                   "arithmetic " + std::string(name_of(level)), "arithmetic fast"};
+  return double_supports(request);
 }
 
 BackendStorage double_storage(const BackendRequest& request, const DoubleRules& rules) {
@@ -349,6 +387,11 @@ BackendStorage double_storage(const BackendRequest& request, const DoubleRules& 
   out.sum_order = {"every product: k ascending in one double accumulator"};
   out.rounding_points = {"GEMM2 rows, latent projections and logits: to fp32, once each"};
   if (rules.twin) out.rounding_points.push_back("intermediates: to fp32, once");
+  if (rules.scales) {
+    out.quantised = {.group = kMxfp8Block, .layout = *rules.scales, .step = kMxfp8Step};
+    out.rounding_points.push_back(
+        "what GEMM1 and GEMM2 of the routed experts read: to mxfp8 (E4M3, one E8M0 scale per 32), once each");
+  }
   return out;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "backends/backend.h"
 
@@ -21,9 +22,13 @@ struct DoubleRules {
   /// Twins: act passes through memory at its stored width; padding on reduction axes is verified to be zero (L4) and the
   /// padding of GEMM2 rows is filled with NaN.
   bool twin = false;
+  /// Twins: GEMM1 and GEMM2 of the routed experts read mxfp8 activations whose scales lie so.
+  std::optional<Layout> scales = std::nullopt;
 };
 
 std::optional<Refusal> double_supports(const BackendRequest& request);
+/// The same for rules with `scales`: mxfp8 activations keep the promise of neither `exact` nor `bf16`.
+std::optional<Refusal> quantised_supports(const BackendRequest& request);
 BackendStorage double_storage(const BackendRequest& request, const DoubleRules& rules);
 std::unique_ptr<PreparedBackend> prepare_double(const Plan& plan, std::shared_ptr<const LayerWeights> weights,
                                                 const DoubleRules& rules);

@@ -18,6 +18,8 @@ namespace motet {
 inline constexpr std::int64_t kFp8Group = 128;  ///< columns that share a scale, one row
 inline constexpr std::int64_t kMxfp8Block = 32;
 inline constexpr std::int64_t kNvfp4Block = 16;
+/// Largest |decoded - x| / |x| of mxfp8 where the code is normal: half a unit in the last of E4M3's three places.
+inline constexpr double kMxfp8Step = 0x1p-4;
 
 /// [rows, cols] fp32, row-major and contiguous. Zero rows may have null values.
 struct ActivationRows {
