@@ -134,12 +134,18 @@ struct Peak {
 };
 Peak peak_of(KernelArithmetic arithmetic) {
   switch (arithmetic) {
-    case KernelArithmetic::f32: return {DotKind::f32_fma};
-    case KernelArithmetic::bf16_dot: return {DotKind::bf16_dot};
-    case KernelArithmetic::bf16_tile: return {DotKind::bf16_tile};
-    case KernelArithmetic::bf16x2_tile: return {DotKind::bf16_tile, 0.5};
-    case KernelArithmetic::int16_dot: return {DotKind::int16_dot};
-    case KernelArithmetic::int8_dot: return {DotKind::int8_dot};
+    case KernelArithmetic::f32:
+      return {DotKind::f32_fma};
+    case KernelArithmetic::bf16_dot:
+      return {DotKind::bf16_dot};
+    case KernelArithmetic::bf16_tile:
+      return {DotKind::bf16_tile};
+    case KernelArithmetic::bf16x2_tile:
+      return {DotKind::bf16_tile, 0.5};
+    case KernelArithmetic::int16_dot:
+      return {DotKind::int16_dot};
+    case KernelArithmetic::int8_dot:
+      return {DotKind::int8_dot};
   }
   return {DotKind::f32_fma};
 }

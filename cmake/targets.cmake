@@ -22,6 +22,16 @@ function(motet_folder name)
   set(MOTET_LOWER_${name} ${ARGN} CACHE INTERNAL "")
 endfunction()
 
+# motet_kernel_objects(TARGET SOURCES FLAGS [DEFINITIONS]): object library motet_kernels_TARGET.
+function(motet_kernel_objects target sources flags)
+  add_library(motet_kernels_${target} OBJECT ${sources})
+  target_link_libraries(motet_kernels_${target} PRIVATE motet_options)
+  # g++ 12 reports its own intrinsics headers as reading uninitialised values (GCC bug 105593).
+  target_compile_options(motet_kernels_${target} PRIVATE ${flags} $<$<CONFIG:Release>:-O3> $<$<CONFIG:Debug>:-O1>
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
+  target_compile_definitions(motet_kernels_${target} PRIVATE MOTET_TARGET=${target} MOTET_TARGET_${target}=1 ${ARGN})
+endfunction()
+
 # motet_target_kernels(): one object library motet_kernels_TARGET per line of targets.inc, holding every format of formats.inc.
 function(motet_target_kernels)
   file(STRINGS ${PROJECT_SOURCE_DIR}/src/formats/formats.inc lines REGEX "^MOTET_FORMAT\\(")
@@ -39,13 +49,11 @@ function(motet_target_kernels)
     string(REGEX REPLACE "^MOTET_TARGET_LINE\\(([a-z0-9_]+), \"([^\"]*)\"" "\\1" target "${entry}")
     string(REGEX REPLACE "^MOTET_TARGET_LINE\\(([a-z0-9_]+), \"([^\"]*)\"" "\\2" flags "${entry}")
     string(REPLACE "|" ";" flags "${flags}")
-    add_library(motet_kernels_${target} OBJECT ${sources})
-    target_link_libraries(motet_kernels_${target} PRIVATE motet_options)
-    # g++ 12 reports its own intrinsics headers as reading uninitialised values (GCC bug 105593).
-    target_compile_options(motet_kernels_${target} PRIVATE ${flags} $<$<CONFIG:Release>:-O3> $<$<CONFIG:Debug>:-O1>
-                           $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
-    target_compile_definitions(motet_kernels_${target} PRIVATE MOTET_TARGET=${target} MOTET_TARGET_${target}=1)
+    motet_kernel_objects(${target} "${sources}" "${flags}")
     list(APPEND names ${target})
+    if(MOTET_BUILD_TESTS AND target STREQUAL "avx512_bf16")  # the kernels of amx where there is none (src/kernels/tile_model.h)
+      motet_kernel_objects(tile_model "${sources}" "${flags}" MOTET_TILE_MODEL=1)
+    endif()
   endforeach()
   set(MOTET_TARGETS ${names} CACHE INTERNAL "")
 endfunction()

@@ -26,7 +26,7 @@ bool matches(const std::string& name, const std::string& filter) {
 }
 
 /// A way to run a layer that can disagree with the reference.
-struct Way { std::string target; Arithmetic arithmetic; };
+struct Way { std::string target; Arithmetic arithmetic; Residence residence; };
 
 CheckCase check_layer(const std::string& name, const LayerSpec& spec, const std::shared_ptr<const LayerWeights>& weights, const Way& way, const Environment& environment) {
   const auto start = std::chrono::steady_clock::now();
@@ -37,6 +37,7 @@ CheckCase check_layer(const std::string& name, const LayerSpec& spec, const std:
   deployment.wishes.backend = "cpu";
   deployment.wishes.target = way.target;
   deployment.wishes.arithmetic = way.arithmetic;
+  deployment.wishes.residence = way.residence;
   const Plan made = plan(spec, deployment, environment).value();
   const auto layer = Layer::create(made, weights);
   std::vector<std::byte> output(input.hidden_states.size());
@@ -55,7 +56,13 @@ CheckCase check_layer(const std::string& name, const LayerSpec& spec, const std:
   return {name, report.ok, report.text, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), false};
 }
 
-// Every MoE layer, every usable target, both arithmetic levels: 16 synthetic tokens against the reference. Errors of the
+constexpr std::pair<Arithmetic, Residence> kLevels[] = {{Arithmetic::exact, Residence::mapped},
+                                                        {Arithmetic::bf16, Residence::mapped},
+                                                        {Arithmetic::fast, Residence::mapped},
+                                                        {Arithmetic::exact, Residence::packed},
+                                                        {Arithmetic::bf16, Residence::packed}};
+
+// Every MoE layer, every usable target, each level: 16 synthetic tokens against the reference. Errors of the
 // checkpoint are thrown: they are not results of a check.
 std::vector<CheckCase> checkpoint_cases(const Checkpoint& checkpoint) {
   std::vector<CheckCase> cases;
@@ -63,8 +70,8 @@ std::vector<CheckCase> checkpoint_cases(const Checkpoint& checkpoint) {
   for (const LayerSummary& layer : checkpoint.layers()) {
     std::shared_ptr<const LayerWeights> weights;
     for (const TargetFacts& target : environment.targets) {
-      for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::bf16}) {
-        const std::string name = fmt::format("layer {}/cpu/{}/{}", layer.spec.layer, target.name, name_of(arithmetic));
+      for (const auto& [arithmetic, residence] : kLevels) {
+        const std::string name = fmt::format("layer {}/cpu/{}/{}{}", layer.spec.layer, target.name, name_of(arithmetic), residence == Residence::packed ? "/packed" : "");
         if (!matches(name, options.filter)) continue;
         stop_if_interrupted();
         if (!target.usable) {
@@ -72,7 +79,7 @@ std::vector<CheckCase> checkpoint_cases(const Checkpoint& checkpoint) {
           continue;
         }
         if (weights == nullptr) weights = checkpoint.load(layer.spec.layer);
-        cases.push_back(check_layer(name, layer.spec, weights, {target.name, arithmetic}, environment));
+        cases.push_back(check_layer(name, layer.spec, weights, {target.name, arithmetic, residence}, environment));
       }
     }
   }

@@ -46,16 +46,17 @@ TEST_P(KernelCodes, DecodeEveryCodeUnderEveryScaleExactly) {  // one-hot activat
   const auto matrix = every_code(format());
   const std::int64_t rows = matrix->view.rows;
   Activations x(set(), 32, 32, 1);
+  const float one = testing::exact_one(set().arithmetic);
   for (std::int64_t t = 0; t < 32; ++t)
-    for (std::int64_t k = 0; k < 32; ++k) x.set_value(t, k, t == k ? 1.0f : 0.0f);
-  for (const Which which : {Which::few, Which::many}) {
+    for (std::int64_t k = 0; k < 32; ++k) x.set_value(t, k, t == k ? one : 0.0f);
+  for (const Which which : testing::ways(set())) {
     for (std::int64_t t = 0; t < 32; t += 8) {
-      const std::vector<float> out = run(set(), which, matrix->view, 0, rows, x, t, 8);
+      const std::vector<float> out = testing::run_all(set(), which, matrix->view, x, t, 8);
       for (std::int64_t n = 0; n < rows; ++n) {
         double row[32];
         format().decode(matrix->view, n, 0, 32, row);
         for (std::int64_t i = 0; i < 8; ++i)
-          ASSERT_EQ(out[static_cast<std::size_t>(i * rows + n)], static_cast<float>(row[t + i]))
+          ASSERT_EQ(out[static_cast<std::size_t>(i * rows + n)], static_cast<float>(row[t + i] * static_cast<double>(one)))
               << "row " << n << ", column " << t + i;
       }
     }
@@ -74,7 +75,7 @@ TEST_P(KernelCodes, ANanCodeReachesItsOwnRowOnly) {
       const WeightView& view = matrix->view;
       const std::int64_t byte = col * format().facts.bytes_per_block,
                          panel_codes = panel_layout(format().facts, cols, view.block_cols).scale_bytes;
-      for (const Which which : {Which::few, Which::many}) {
+      for (const Which which : testing::ways(set())) {
         if (which == Which::few && !set().few_reads(view)) continue;
         const std::int64_t tokens = which == Which::few ? 2 : 7;
         std::byte* code = matrix->codes->data() + (view.panel_bytes > 0 ? panel_codes + byte / 4 * 64 + row * 4 + byte % 4
@@ -107,7 +108,7 @@ TEST_P(KernelCodes, StayExactAtTheEndsOfTheScaleRange) {
   for (std::int64_t t = 0; t < 13; ++t)
     for (std::int64_t k = 0; k < cols; ++k)
       x.set_value(t, k, static_cast<float>(x.value(t, k)) * (t % 2 == 0 ? 0x1p-40f : 0x1p40f));
-  for (const Which which : {Which::few, Which::many}) {
+  for (const Which which : testing::ways(set())) {
     for (std::int64_t t = 0; t < 13; ++t) {
       const std::vector<float> out = run(set(), which, matrix->view, 0, rows, x, t, 1);
       std::vector<double> row(96);
@@ -120,7 +121,7 @@ TEST_P(KernelCodes, StayExactAtTheEndsOfTheScaleRange) {
         }
         if (magnitude > 0x1p127) continue;  // beyond fp32
         EXPECT_LE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(n)]) - sum),
-                  testing::accumulation_bound(cols) * magnitude + 0x1p-149)
+                  testing::accumulation_bound(cols) * magnitude + testing::encoding_bound(row, x, t) + 0x1p-149)
             << "row " << n << ", token " << t << (which == Which::few ? ", few" : ", many");
       }
     }

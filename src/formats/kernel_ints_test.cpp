@@ -27,13 +27,7 @@ class KernelInts : public testing::KernelCase {
     return Activations(as, tokens, cols, seed);
   }
   std::vector<float> run_all(Which which, const WeightView& view, const Activations& x, std::int64_t tokens) const {
-    const std::int64_t step = which == Which::few ? set().max_few : tokens;
-    std::vector<float> out;
-    for (std::int64_t t = 0; t < tokens; t += step) {
-      const std::vector<float> part = run(set(), which, view, 0, view.rows, x, t, std::min(step, tokens - t));
-      out.insert(out.end(), part.begin(), part.end());
-    }
-    return out;
+    return testing::run_all(set(), which, view, x, 0, tokens);
   }
 };
 

@@ -15,20 +15,48 @@
 #include "base/numbers.h"
 #include "formats/test_matrices.h"
 #include "kernels/kernel.h"
+#include "kernels/kernel_table.h"
+
+namespace motet {
+namespace target_tag {
+struct tile_model;
+}
+#define MOTET_FORMAT(name) \
+  namespace format_tag {   \
+  struct name;             \
+  }
+#include "formats/formats.inc"
+#undef MOTET_FORMAT
+}  // namespace motet
 
 namespace motet::testing {
-
 
 struct Target {
   const char* name;
   const char* flags;
   const char* needs;
 };
-constexpr Target kTargets[] = {
+inline constexpr Target kTargets[] = {
 #define MOTET_TARGET_LINE(name, flags, needs) {#name, flags, needs},
 #include "kernels/targets.inc"
 #undef MOTET_TARGET_LINE
 };
+
+/// The kernels of `amx` over a software model of the tile instructions (kernels/tile_model.h): tested on processors that have none.
+inline constexpr Target kTileModel = {"tile_model", "-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mavx512bf16;-mavx512vbmi",
+                               "AVX-512 F, BW, DQ, VL, VNNI, VBMI and BF16"};
+
+inline const KernelSet* set_of(std::string_view format, const Target& target, KernelArithmetic arithmetic) {
+  if (&target != &kTileModel) return find_kernels(format, target.name, arithmetic);
+  if (arithmetic != KernelArithmetic::bf16_tile && arithmetic != KernelArithmetic::bf16x2_tile) return nullptr;  // as in avx512_bf16
+  const KernelSet* sets = nullptr;
+#define MOTET_FORMAT(name) \
+  if (format == #name) sets = kernels_of<format_tag::name, target_tag::tile_model>();
+#include "formats/formats.inc"
+#undef MOTET_FORMAT
+  const KernelSet* set = sets + static_cast<int>(arithmetic);
+  return set->many == nullptr ? nullptr : set;
+}
 
 inline bool usable(const Target& target) {
   const std::string flags = target.flags;
@@ -44,10 +72,11 @@ inline bool usable(const Target& target) {
 struct Activations {
   std::int64_t cols, stride;
   bool bf16;
+  KernelArithmetic arithmetic;
   std::vector<std::byte> bytes;
   std::byte* data;
   Activations(const KernelSet& set, std::int64_t tokens, std::int64_t columns, unsigned seed)
-      : cols(columns), stride(0), bf16(set.activation == DType::bf16), data(nullptr) {
+      : cols(columns), stride(0), bf16(set.activation == DType::bf16), arithmetic(set.arithmetic), data(nullptr) {
     const std::int64_t element = bf16 ? 2 : 4;
     stride = (cols + set.k_unit - 1) / set.k_unit * set.k_unit * element;
     stride = (stride + 63) / 64 * 64;
@@ -73,15 +102,33 @@ struct Activations {
 };
 
 enum class Which { few, many };
+/// Those that a set has.
+inline std::vector<Which> ways(const KernelSet& set) {
+  std::vector<Which> result;
+  if (set.few != nullptr) result.push_back(Which::few);
+  if (set.many != nullptr) result.push_back(Which::many);
+  return result;
+}
 
-inline std::vector<float> run(const KernelSet& set, Which which, const WeightView& view, std::int64_t row_begin, std::int64_t row_end,
-                       const Activations& x, std::int64_t first, std::int64_t tokens) {
+/// Scratch of one thread, NaN at first: nothing may be used that was not written. Kept from call to call, the second call is told so.
+struct Scratch {
+  std::int64_t bytes;
+  std::unique_ptr<std::byte, void (*)(void*)> data;
+  bool encoded = false;
+  Scratch(const KernelSet& set, std::int64_t cols)
+      : bytes(set.scratch_bytes(cols)),
+        data(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>(bytes + 127) / 64 * 64)), std::free) {
+    std::memset(data.get(), 0xFF, static_cast<std::size_t>(bytes + 1));
+  }
+};
+
+inline std::vector<float> run(const KernelSet& set, Which which, const WeightView& view, std::int64_t row_begin,
+                              std::int64_t row_end, const Activations& x, std::int64_t first, std::int64_t tokens,
+                              Scratch* kept = nullptr) {
   const std::int64_t rows = row_end - row_begin;
   std::vector<float> out(static_cast<std::size_t>(tokens * rows + 1), -777.0f);
-  const auto scratch_bytes = static_cast<std::size_t>((set.scratch_bytes(view.cols) + 63) / 64 * 64);
-  const std::unique_ptr<std::byte, void (*)(void*)> scratch(static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes + 64)),
-                                                            std::free);
-  std::memset(scratch.get(), 0xFF, scratch_bytes + 64);  // NaN: nothing may be used that was not written
+  Scratch own(set, view.cols);
+  Scratch& scratch = kept == nullptr ? own : *kept;
   const MatmulArgs args = {.weight = &view,
                            .row_begin = row_begin,
                            .row_end = row_end,
@@ -91,11 +138,25 @@ inline std::vector<float> run(const KernelSet& set, Which which, const WeightVie
                            .tokens = tokens,
                            .out = out.data(),
                            .out_stride = rows,
-                           .scratch = scratch.get()};
+                           .scratch = scratch.data.get(),
+                           .encoded = scratch.encoded};
   (which == Which::few ? set.few : set.many)(args);
+  scratch.encoded = true;
   EXPECT_EQ(out.back(), -777.0f) << "written past the end of the output";
-  EXPECT_EQ(scratch.get()[set.scratch_bytes(view.cols)], std::byte{0xFF}) << "written past the end of the scratch";
+  EXPECT_EQ(scratch.data.get()[scratch.bytes], std::byte{0xFF}) << "written past the end of the scratch";
   out.pop_back();
+  return out;
+}
+
+/// All rows for tokens [first, first + tokens); `few` in as many calls as it needs.
+inline std::vector<float> run_all(const KernelSet& set, Which which, const WeightView& view, const Activations& x,
+                                  std::int64_t first, std::int64_t tokens) {
+  const std::int64_t step = which == Which::few ? set.max_few : tokens;
+  std::vector<float> out;
+  for (std::int64_t t = 0; t < tokens; t += step) {
+    const std::vector<float> part = run(set, which, view, 0, view.rows, x, first + t, std::min(step, tokens - t));
+    out.insert(out.end(), part.begin(), part.end());
+  }
   return out;
 }
 
@@ -110,9 +171,34 @@ inline double encoding_step(KernelArithmetic arithmetic, float peak) {
   return static_cast<double>(step) * (0.5 + 0x1p-7);
 }
 
+/// What the encoding of a token may change in its product with a row of weights.
+inline double encoding_bound(const std::vector<double>& row, const Activations& x, std::int64_t token) {
+  if (x.arithmetic == KernelArithmetic::bf16x2_tile) {  // x = high + low to 2^-17
+    double magnitude = 0;
+    for (std::int64_t k = 0; k < x.cols; ++k) magnitude += std::fabs(row[static_cast<std::size_t>(k)] * x.value(token, k));
+    return magnitude * 0x1p-17;
+  }
+  double bound = 0;
+  for (std::int64_t k0 = 0; k0 < x.cols; k0 += kActivationGroup) {
+    double weights = 0, peak = 0;
+    for (std::int64_t k = k0; k < std::min(k0 + kActivationGroup, x.cols); ++k) {
+      weights += std::fabs(row[static_cast<std::size_t>(k)]);
+      peak = std::max(peak, std::fabs(x.value(token, k)));
+    }
+    bound += weights * encoding_step(x.arithmetic, static_cast<float>(peak));
+  }
+  return bound;
+}
+/// An activation near 1 that no arithmetic's encoding changes when the others of its group are zero.
+inline float exact_one(KernelArithmetic arithmetic) {
+  return arithmetic == KernelArithmetic::int16_dot  ? 32767.0f / 32768.0f
+         : arithmetic == KernelArithmetic::int8_dot ? 127.0f / 128.0f
+                                                    : 1.0f;
+}
+
 /// The first output that is further from the double result of `truth` than the bound; "" when none is.
 inline std::string first_wrong(const Format& format, const WeightView& truth, const Activations& x, std::int64_t first,
-                        std::int64_t tokens, const std::vector<float>& out) {
+                               std::int64_t tokens, const std::vector<float>& out) {
   std::vector<double> row(static_cast<std::size_t>(truth.cols));
   for (std::int64_t n = 0; n < truth.rows; ++n) {
     format.decode(truth, n, 0, truth.cols, row.data());
@@ -124,7 +210,7 @@ inline std::string first_wrong(const Format& format, const WeightView& truth, co
         magnitude += std::fabs(product);
       }
       const double got = static_cast<double>(out[static_cast<std::size_t>(t * truth.rows + n)]);
-      if (!(std::fabs(got - sum) <= accumulation_bound(truth.cols) * magnitude))
+      if (!(std::fabs(got - sum) <= accumulation_bound(truth.cols) * magnitude + encoding_bound(row, x, first + t)))
         return "row " + std::to_string(n) + ", token " + std::to_string(t) + ": " + std::to_string(got) + " instead of " +
                std::to_string(sum);
     }
@@ -146,10 +232,14 @@ struct Case {
 };
 inline std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const Format* format : all_formats())
-    for (const Target& target : kTargets)
-      for (const KernelArithmetic arithmetic : {KernelArithmetic::f32, KernelArithmetic::bf16_dot})
-        if (find_kernels(format->facts.name, target.name, arithmetic) != nullptr) cases.push_back({format, &target, arithmetic});
+  for (const Format* format : all_formats()) {
+    const auto add = [&](const Target& target) {
+      for (const KernelArithmetic arithmetic : kAllArithmetics)
+        if (set_of(format->facts.name, target, arithmetic) != nullptr) cases.push_back({format, &target, arithmetic});
+    };
+    for (const Target& target : kTargets) add(target);
+    add(kTileModel);
+  }
   return cases;
 }
 
@@ -159,7 +249,7 @@ class KernelCase : public ::testing::TestWithParam<Case> {
   void SetUp() override {
     const Target& target = *GetParam().target;
     if (!usable(target)) GTEST_SKIP() << "target " << target.name << " needs " << target.needs;
-    set_ = find_kernels(format().facts.name, target.name, GetParam().arithmetic);
+    set_ = set_of(format().facts.name, target, GetParam().arithmetic);
   }
   const Format& format() const { return *GetParam().format; }
   const KernelSet& set() const { return *set_; }

@@ -118,16 +118,18 @@ void encode(const float* values, std::int64_t rows, std::int64_t cols, EncodedMa
 
 std::optional<std::string> check_values(const WeightView& view) {
   if (auto reason = check_packed_scales(view, "mxfp4", DType::f8_e8m0, kBlock)) return reason;
-  if (const auto at = find_scale_from(view, std::byte{0xFF})) return value_at_block("E8M0 scale 0xff is NaN", at->first, at->second);
+  if (const auto at = find_scale_from(view, std::byte{0xFF}))
+    return value_at_block("E8M0 scale 0xff is NaN", at->first, at->second);
   return std::nullopt;
 }
 
 /// gpt-oss stacks; compressed-tensors; modelopt.
 std::vector<Spelling> spellings() {
   const std::vector<DType> codes = {DType::u8, DType::i8, DType::f4}, scales = {DType::f8_e8m0, DType::u8};
-  return {{.codes = "blocks", .code_dtypes = codes, .scales = "scales", .scale_dtypes = scales, .stacks = true, .split_codes = true},
-          {.codes = "weight_packed", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales},
-          {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales}};
+  return {
+      {.codes = "blocks", .code_dtypes = codes, .scales = "scales", .scale_dtypes = scales, .stacks = true, .split_codes = true},
+      {.codes = "weight_packed", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales},
+      {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales}};
 }
 
 }  // namespace

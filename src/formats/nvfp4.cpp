@@ -126,24 +126,22 @@ std::vector<Spelling> spellings() {
 }  // namespace
 
 extern const Format format_nvfp4;
-const Format format_nvfp4 = {.facts = {.name = "nvfp4",
-                                       .about = "E2M1 values, one E4M3 scale per 16, one fp32 scale per tensor",
-                                       .bits_per_value = 4,
-                                       .values_per_block = 16,
-                                       .bytes_per_block = 8,
-                                       .scale_bytes = 1,
-                                       .tensor_scale_bytes = 4,
-                                       .block_rows = 1,
-                                       .block_cols = 16,
-                                       .relative_step = 0x1p-2},
-                             .spellings = spellings(),
-                             .decode = decode,
-                             .encode = encode,
-                             .check_values = check_values,
-                             .synthetic = {.codes = draw_e2m1,
-                                           .codes_rms = kDrawnE2m1Rms,
-                                           .scale = draw_e4m3_scale,
-                                           .scales_rms = kDrawnE4m3ScalesRms}};
+const Format format_nvfp4 = {
+    .facts = {.name = "nvfp4",
+              .about = "E2M1 values, one E4M3 scale per 16, one fp32 scale per tensor",
+              .bits_per_value = 4,
+              .values_per_block = 16,
+              .bytes_per_block = 8,
+              .scale_bytes = 1,
+              .tensor_scale_bytes = 4,
+              .block_rows = 1,
+              .block_cols = 16,
+              .relative_step = 0x1p-2},
+    .spellings = spellings(),
+    .decode = decode,
+    .encode = encode,
+    .check_values = check_values,
+    .synthetic = {.codes = draw_e2m1, .codes_rms = kDrawnE2m1Rms, .scale = draw_e4m3_scale, .scales_rms = kDrawnE4m3ScalesRms}};
 
 }  // namespace motet
 #endif

@@ -94,26 +94,24 @@ constexpr KernelSet int_set([[maybe_unused]] std::string_view format, [[maybe_un
 
 #define MOTET_TEXT_OF(name) #name
 #define MOTET_TEXT(name) MOTET_TEXT_OF(name)
-#define MOTET_KERNELS(name, Codec)                                                                    \
-  namespace motet {                                                                                   \
-  namespace format_tag {                                                                              \
-  struct name;                                                                                        \
-  }                                                                                                   \
-  namespace target_tag {                                                                              \
-  struct MOTET_TARGET;                                                                                \
-  }                                                                                                   \
-  namespace MOTET_TARGET {                                                                            \
-  namespace {                                                                                         \
-  constexpr KernelSet kSets[kArithmetics] = {kernel_set<Codec, F32>(#name, MOTET_TEXT(MOTET_TARGET)), \
-                                             bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET)),    \
-                                             tile_set<Codec, false>(#name, MOTET_TEXT(MOTET_TARGET)), \
-                                             tile_set<Codec, true>(#name, MOTET_TEXT(MOTET_TARGET)),  \
-                                             int_set<Codec, 16>(#name, MOTET_TEXT(MOTET_TARGET)),     \
-                                             int_set<Codec, 8>(#name, MOTET_TEXT(MOTET_TARGET))};     \
-  }                                                                                                   \
-  }                                                                                                   \
-  template <>                                                                                         \
-  const KernelSet* kernels_of<format_tag::name, target_tag::MOTET_TARGET>() noexcept {                \
-    return MOTET_TARGET::kSets;                                                                       \
-  }                                                                                                   \
+#define MOTET_KERNELS(name, Codec)                                                                                     \
+  namespace motet {                                                                                                    \
+  namespace format_tag {                                                                                               \
+  struct name;                                                                                                         \
+  }                                                                                                                    \
+  namespace target_tag {                                                                                               \
+  struct MOTET_TARGET;                                                                                                 \
+  }                                                                                                                    \
+  namespace MOTET_TARGET {                                                                                             \
+  namespace {                                                                                                          \
+  constexpr KernelSet kSets[kArithmetics] = {                                                                          \
+      kernel_set<Codec, F32>(#name, MOTET_TEXT(MOTET_TARGET)), bf16_dot_set<Codec>(#name, MOTET_TEXT(MOTET_TARGET)),   \
+      tile_set<Codec, false>(#name, MOTET_TEXT(MOTET_TARGET)), tile_set<Codec, true>(#name, MOTET_TEXT(MOTET_TARGET)), \
+      int_set<Codec, 16>(#name, MOTET_TEXT(MOTET_TARGET)),     int_set<Codec, 8>(#name, MOTET_TEXT(MOTET_TARGET))};    \
+  }                                                                                                                    \
+  }                                                                                                                    \
+  template <>                                                                                                          \
+  const KernelSet* kernels_of<format_tag::name, target_tag::MOTET_TARGET>() noexcept {                                 \
+    return MOTET_TARGET::kSets;                                                                                        \
+  }                                                                                                                    \
   }

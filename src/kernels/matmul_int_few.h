@@ -18,13 +18,15 @@ namespace motet::MOTET_TARGET {
 namespace {
 
 template <class Codec>
-inline constexpr bool kHasInts = requires { Codec::kIntUnit; };
+inline constexpr bool kHasInts = requires {
+  Codec::kIntUnit;
+};
 /// Codes in a stored byte.
 template <class Codec>
 inline constexpr int kIntsPerByte = Codec::kPerDword / 4;
 
 template <int kBytes>
-inline constexpr int kMaxFewInt = 16;
+inline constexpr int kMaxFewInt = kBytes == 2 ? kMaxFewInt16 : kMaxFewInt8;
 
 /// Vectors of the next step, with `left` vectors (the last may be partial) to go.
 template <class Codec>
@@ -145,7 +147,7 @@ MOTET_VEC void add_planes(const IntStep<R, N>& step, const std::byte* x, std::in
 /// Adds a step of R rows for G tokens to `sums`: 16 of row r and token t at (t R + r) 16.
 template <int kBytes, int R, int N, int G>
 MOTET_VEC void add_tokens(const IntStep<R, N>& step, const std::byte* x, std::int64_t x_stride, float* sums) {
-  constexpr int P = kBytes == 2 && R * G <= kIntRows * 2 ? 2 : 1;  // few chains: both planes at once
+  constexpr int P = kBytes == 2 && 2 * R * G <= kIntRows * kIntTokens ? 2 : 1;  // few chains: both planes at once
   I total[P][G][R];
   for (int g = 0; g < G; ++g)
     for (int r = 0; r < R; ++r) {
@@ -227,7 +229,8 @@ MOTET_VEC F sums_of_each(const float* vectors) {
 /// The step at a row's end, from stored byte `at` on.
 template <class Codec, int kBytes, int R, int V>
 MOTET_VEC void add_last_step(const Codec& codec, const WeightView& w, const std::byte* const (&codes)[R],
-                             const typename Codec::RowScales (&scales)[R], std::int64_t at, std::int64_t bytes, const IntTokens& a) {
+                             const typename Codec::RowScales (&scales)[R], std::int64_t at, std::int64_t bytes,
+                             const IntTokens& a) {
   IntStep<R, V * kIntsPerByte<Codec>> step;
   for (int r = 0; r < R; ++r) {
     I raw[V];

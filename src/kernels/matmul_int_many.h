@@ -2,10 +2,11 @@
 // `many` of int16_dot and int8_dot: like matmul_many.h, a slab of rows is decoded into panels that tiles of tokens run over.
 //
 //   int16_dot  panel words [k / 2][16 rows][2], signed word dot
-//   int8_dot   panel bytes [k / 4][16 rows][4], unsigned activations q + 128; a block's sum starts at -128 times the sum of its codes
+//   int8_dot   panel bytes [k / 4][16 rows][4], unsigned activations q + 128; a block's sum starts at -128 times the sum of its
+//   codes
 // Columns in a dword are in the order in which a codec's bytes give them, the same in the encoded activations. A sum of one scale
-// block is exact; it is converted, multiplied by the activations' scale and by the weights', and added in fp32, blocks in order of k.
-// A slab holds kIntSlabCols columns: its panels stay in the first-level cache while all tokens pass.
+// block is exact; it is converted, multiplied by the activations' scale and by the weights', and added in fp32, blocks in order of
+// k. A slab holds kIntSlabCols columns: its panels stay in the first-level cache while all tokens pass.
 #pragma once
 
 #include "kernels/matmul_int_packed.h"
@@ -68,7 +69,12 @@ struct IntScratch {
 template <class Codec, int kBytes>
 MOTET_VEC IntScratch int_scratch(std::int64_t cols) {
   constexpr std::int64_t kCodes = kIntSlabCols * 16 * kBytes, kBlocks = kIntSlabCols / kIntBlock<Codec>;
-  IntScratch s = {kCodes, kCodes + kBlocks * 64, kCodes + kBlocks * 128, kCodes + kBlocks * 128 + 1024 * (kIntSlabCols / 64 / Codec::kFoldBlock + 1), 0, 0};
+  IntScratch s = {kCodes,
+                  kCodes + kBlocks * 64,
+                  kCodes + kBlocks * 128,
+                  kCodes + kBlocks * 128 + 1024 * (kIntSlabCols / 64 / Codec::kFoldBlock + 1),
+                  0,
+                  0};
   s.encoded = s.panel * kTilePanels;
   const std::int64_t many = s.encoded + kIntManyTokens * ManyEncoded<kBytes>::of(cols).stride,
                      few = kMaxFewInt<kBytes> * few_encoded_bytes<Codec, kBytes>(cols),
@@ -152,7 +158,8 @@ struct Ahead {
 /// All of a slab: its rows, or its panels when the matrix is packed.
 template <class Codec>
 MOTET_VEC Ahead slab_ahead(const WeightView& w, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) {
-  if (w.panel_bytes == 0) return {w.codes + row * w.row_stride + stored_bytes<Codec>(col), w.row_stride, stored_bytes<Codec>(cols), rows};
+  if (w.panel_bytes == 0)
+    return {w.codes + row * w.row_stride + stored_bytes<Codec>(col), w.row_stride, stored_bytes<Codec>(cols), rows};
   return {w.codes + row / 16 * w.panel_bytes + panel_scale_bytes<Codec>(w) + col / Codec::kPerDword * 64, w.panel_bytes,
           stored_bytes<Codec>(cols) * 16, (rows + 15) / 16};
 }
@@ -187,12 +194,13 @@ MOTET_VEC void in_memory(float* sums) { asm volatile("" : : "r"(sums) : "memory"
 template <class Codec, int kBytes, int T>
 [[gnu::noinline]] void int_tile(const IntTile& a) {
   constexpr int P = kTilePanels, kBlocks = static_cast<int>(kActivationGroup / kIntBlock<Codec>);  // per group
-  constexpr int kDots = static_cast<int>(kIntBlock<Codec>) * kBytes / 4;                            // per block
+  constexpr int kDots = static_cast<int>(kIntBlock<Codec>) * kBytes / 4;                           // per block
   constexpr int kRun = kBytes == 1 && kDotRun < kDots ? kDotRun : 1;
   alignas(64) float sums[P * T * 16];  // of panel p and token t at (t P + p) 16
   for (int p = 0; p < P; ++p)
     for (int t = 0; t < T; ++t)
-      store(sums + (t * P + p) * 16, a.first || a.rows <= 16 * p ? zero() : load_part(a.out + t * a.out_stride + 16 * p, a.rows - 16 * p));
+      store(sums + (t * P + p) * 16,
+            a.first || a.rows <= 16 * p ? zero() : load_part(a.out + t * a.out_stride + 16 * p, a.rows - 16 * p));
   const std::byte *panel = a.panel, *scales = a.panel + a.scales, *starts = a.panel + a.starts;
   const std::byte *xs[3] = {a.x, a.x + 4 * a.x_stride, a.x + 8 * a.x_stride}, *x_scales = a.x_scales;
   const std::int64_t stride = a.x_stride, stride3 = 3 * stride, panel_bytes = a.panel_bytes, groups = a.groups;
@@ -243,7 +251,8 @@ template <class Codec, int kBytes, int T>
   const F scale = broadcast(a.final_scale);
   for (int p = 0; p < P; ++p)
     for (int t = 0; t < T; ++t)
-      if (a.rows > 16 * p) store_part(a.out + t * a.out_stride + 16 * p, mul(load(sums + (t * P + p) * 16), scale), a.rows - 16 * p);
+      if (a.rows > 16 * p)
+        store_part(a.out + t * a.out_stride + 16 * p, mul(load(sums + (t * P + p) * 16), scale), a.rows - 16 * p);
 }
 
 template <class Codec, int kBytes, int T>
@@ -266,8 +275,8 @@ template <class Codec, int kBytes>
     const bool last = k0 + kIntSlabCols >= w.cols;
     const std::int64_t cols = last ? w.cols - k0 : kIntSlabCols;
     // The next slab: these rows' next columns, or the next rows' first columns.
-    const std::int64_t left = last ? args.row_end - row - kIntSlabRows : rows, next_rows = left < kIntSlabRows ? left : kIntSlabRows,
-                       next_col = last ? 0 : k0 + kIntSlabCols;
+    const std::int64_t left = last ? args.row_end - row - kIntSlabRows : rows,
+                       next_rows = left < kIntSlabRows ? left : kIntSlabRows, next_col = last ? 0 : k0 + kIntSlabCols;
     const std::int64_t next_cols = w.cols - next_col < kIntSlabCols ? w.cols - next_col : kIntSlabCols;
     const Ahead next = slab_ahead<Codec>(w, last ? row + kIntSlabRows : row, next_rows, next_col, next_cols);
     for (std::int64_t p = 0; p * 16 < rows; ++p) {

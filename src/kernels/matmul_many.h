@@ -91,6 +91,7 @@ struct Panel {
   std::int64_t k0, cols;
   std::byte* out;
   std::byte* folds;  // scale bytes of the 16 rows, 4 blocks in a dword: [blocks / 4][16]
+  std::int64_t ahead = 16;  // rows from a byte that is decoded to the one that is prefetched: of the next panel, past tiles if need be
 };
 
 MOTET_VEC std::int64_t row_of(const Panel& p, int lane) { return p.row + (lane < p.rows ? lane : p.rows - 1); }
@@ -172,8 +173,7 @@ template <class Codec, class A>
   for (std::int64_t at = 0; at < bytes; at += 64, out += 16 * kBytes) {
     I columns[16];
     load_columns(rows, at, bytes - at, columns);
-    for (int r = 0; r < 16; ++r)
-      prefetch(rows[r] + 16 * p.view.row_stride + at);  // the panel after this one, past tiles if need be
+    for (int r = 0; r < 16; ++r) prefetch(rows[r] + p.ahead * p.view.row_stride + at);
     const std::byte* folds = p.folds;
     if constexpr (Codec::kFoldBlock > 0)
       folds += at / 64 * (16 * P / Codec::kFoldBlock) * 16;  // 16 bytes (one per row) for each block

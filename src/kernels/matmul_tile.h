@@ -32,11 +32,13 @@ using Tiles = TileModel;
 using Tiles = TileUnit;
 #endif
 
-inline constexpr std::int64_t kTileCols = 384, kTileBytes = 1024;
-inline constexpr std::int64_t kPairRows = 32;       // rows of the two panels that one tile block covers
-inline constexpr std::int64_t kTileSlabRows = 128;  // rows of the sums in scratch: tokens pass over four pairs of panels while they are in L2
-inline constexpr std::int64_t kMostTokenTiles = 32;
-inline constexpr std::int64_t kEncodedBytes = 4 << 20;  // of the activations of one pass that are encoded
+inline constexpr std::int64_t kTileCols = 256, kTileBytes = 1024;
+inline constexpr std::int64_t kPairRows = 32;                  // of the two panels that one tile block covers
+inline constexpr std::int64_t kMostTokenTiles = 32;            // of one pass
+inline constexpr std::int64_t kWideSlabRows = 256;
+inline constexpr std::int64_t kSumTiles = 256;                 // room for sums
+inline constexpr std::int64_t kResidentBytes = 1 << 20;        // of activations that stay in L2 while rows pass
+inline constexpr std::int64_t kEncodedBytes = 4 << 20;         // of activations that one pass encodes
 
 /// Tokens of one pass in tiles of equally many rows, at most 16: 33 = 11 + 11 + 11. Where they do not divide, the last tiles overlap
 /// (49 = 13 + 13 + 13 + 10, of which the last begins 3 early): a shape of its own would have to be configured, which takes 300 cycles,
@@ -90,11 +92,11 @@ MOTET_VEC void multiply_tiles(Tiles& tiles, const TileBlock& b, std::int64_t k, 
     tiles.template load<6>(panel, 64);
     if constexpr (kPanels == 2) tiles.template load<7>(panel + b.panel_bytes, 64);
     for (int plane = 0; plane < kPlanes; ++plane) {
-      tiles.template load_passing<4>(b.x[0] + offset + plane * kTileBytes, b.x_stride);
+      tiles.template load<4>(b.x[0] + offset + plane * kTileBytes, b.x_stride);
       tiles.template dot<0, 4, 6>();
       if constexpr (kPanels == 2) tiles.template dot<1, 4, 7>();
       if constexpr (kTokens == 2) {
-        tiles.template load_passing<5>(b.x[1] + offset + plane * kTileBytes, b.x_stride);
+        tiles.template load<5>(b.x[1] + offset + plane * kTileBytes, b.x_stride);
         tiles.template dot<2, 5, 6>();
         if constexpr (kPanels == 2) tiles.template dot<3, 5, 7>();
       }
@@ -168,13 +170,13 @@ MOTET_VEC std::int64_t fold_bytes(std::int64_t cols) {
 }
 template <class Codec, class Few, int kPlanes>
 MOTET_VEC TileScratch tile_scratch(std::int64_t cols) {
-  const std::int64_t rows = Codec::kElementBytes > 0 ? kTileSlabRows : kPairRows;
+  const std::int64_t rows = Codec::kElementBytes > 0 ? kWideSlabRows : kPairRows;
   TileScratch s = {};
   s.folds = rows * kTileCols * 2;
-  s.scales = s.folds + kTileSlabRows / 16 * fold_bytes<Codec>(cols);
+  s.scales = s.folds + kWideSlabRows / 16 * fold_bytes<Codec>(cols);
   s.part = s.scales + (Codec::kSegments ? kTileCols / kSmallestSegment * kPairRows * 4 : 0);
   s.sums = s.part + (Codec::kSegments ? 4 * kTileBytes : 0);
-  s.encoded = s.sums + kMostTokenTiles * kTileSlabRows / 16 * kTileBytes;
+  s.encoded = s.sums + kSumTiles * kTileBytes;
   s.few = s.encoded + (kPlanes == 2 ? most_token_tiles<kPlanes>(cols) * (round_up(cols, 32) / 32 * 2 * kTileBytes) : 0);
   s.end = s.few + (Codec::kFoldBlock > 0 ? Codec::kMaxFew * ordered_bytes<Codec, Few>(cols) : 0);
   return s;
@@ -189,6 +191,14 @@ MOTET_VEC std::int64_t tile_cols(const WeightView& w, std::int64_t k0) {
     cols = w.block_cols <= cols ? cols / w.block_cols * w.block_cols : edge < cols ? edge : cols;
   }
   return w.cols - k0 < cols ? w.cols - k0 : cols;
+}
+
+/// Rows that pass before the next block of columns. Few while the activations stay in L2, so that each row is read in one run; else,
+/// and where columns lie in runs, as many as there is room for sums.
+MOTET_VEC std::int64_t slab_rows(const TokenTiles& tokens, std::int64_t x_bytes, bool by_rows) {
+  if (by_rows && tokens.tokens * x_bytes <= kResidentBytes) return kPairRows;
+  const std::int64_t room = kSumTiles / tokens.count * 16;
+  return room < kWideSlabRows ? room : kWideSlabRows;
 }
 
 /// What the functions of one pass share: `tokens` tokens of args from `token` on.
@@ -280,7 +290,7 @@ template <int kPlanes>
   }
 }
 
-/// Rows [row, row + rows), at most kTileSlabRows, all columns, all tokens of the pass.
+/// Rows [row, row + rows), as many as there is room for sums, all columns, all tokens of the pass.
 template <class Codec, class Few, int kPlanes>
 [[gnu::noinline]] void run_tile_slab(Tiles& tiles, const TilePass<kPlanes>& pass, std::int64_t row, std::int64_t rows) {
   const WeightView& w = *pass.args.weight;
@@ -291,7 +301,7 @@ template <class Codec, class Few, int kPlanes>
   for (std::int64_t k0 = 0, cols = 0; k0 < w.cols; k0 += cols) {
     cols = tile_cols<Codec>(w, k0);
     const std::int64_t padded = round_up(cols, pass.step), panel_bytes = padded * 32;
-    Panel slab = {.view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = scratch, .folds = nullptr};
+    Panel slab = {.view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = scratch, .folds = nullptr, .ahead = kPairRows};
     if (!by_rows) fill_panels<Codec>(slab, panel_bytes);
     for (std::int64_t r = 0; r < rows; r += kPairRows) {
       slab.row = row + r;
@@ -355,8 +365,9 @@ void many_on_tiles(const MatmulArgs& args) {
     }
     configure_tiles(tiles, tokens.rows, step);
     const TilePass<kPlanes> pass = {args, token, tokens, x, area, step};
-    for (std::int64_t row = args.row_begin; row < args.row_end; row += kTileSlabRows)
-      run_tile_slab<Codec, Few>(tiles, pass, row, args.row_end - row < kTileSlabRows ? args.row_end - row : kTileSlabRows);
+    const std::int64_t slab = slab_rows(tokens, round_up(w.cols, 32) * 2 * kPlanes, few_reads<Codec>(w));
+    for (std::int64_t row = args.row_begin; row < args.row_end; row += slab)
+      run_tile_slab<Codec, Few>(tiles, pass, row, args.row_end - row < slab ? args.row_end - row : slab);
     token += tokens.tokens;
   }
   tiles.release();

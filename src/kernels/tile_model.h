@@ -51,10 +51,6 @@ class TileModel {
       std::memcpy(tiles_[T][r], static_cast<const std::byte*>(rows) + r * stride, config_.row_bytes[T]);
   }
   template <int T>
-  void load_passing(const void* rows, std::int64_t stride) {
-    load<T>(rows, stride);
-  }
-  template <int T>
   void store(void* rows, std::int64_t stride) {
     used<T>();
     for (int r = 0; r < config_.rows[T]; ++r)

@@ -42,11 +42,6 @@ struct TileUnit {
   MOTET_TILE_OP void load(const void* rows, std::int64_t stride) {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(rows), "r"(stride) : "memory");
   }
-  /// The same for rows that should not drive others out of the first-level cache.
-  template <int T>
-  MOTET_TILE_OP void load_passing(const void* rows, std::int64_t stride) {
-    asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(rows), "r"(stride) : "memory");
-  }
   template <int T>
   MOTET_TILE_OP void store(void* rows, std::int64_t stride) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(rows), "r"(stride) : "memory");

@@ -9,7 +9,8 @@
 //   tables    Table16, table16, lookup: 16 fp32 entries by the low four bits of each dword
 //   numbers   f16_low: binary16 in the low half of each dword; widen1, widen2, widen4: neighbouring elements to dwords
 //   scales    e8m0_x4: 4 bytes to 4 lanes each; e4m3_x2: 8 bytes to 2 lanes each
-//   integers  izero iadd isub ixor, to_float, to_int (nearest even, below 2^22), divide; dot4: 4 unsigned times 4 signed bytes per dword,
+//   integers  izero iadd isub ixor, to_float, to_int (nearest even, below 2^22), divide; dot4: 4 unsigned times 4 signed bytes per
+//   dword,
 //             dots: the same for N vectors; dot2: 2 signed words per dword; NibbleTable, nibble_table, nibble_lookup: 16 signed
 //             bytes by the low four bits of each byte; even_words, odd_words: signed bytes 0 and 2, 1 and 3 of a dword as words;
 //             pack_words, pack_bytes: dwords to words, words 0..255 to bytes, in order; even_dwords, odd_dwords (of each quad of

@@ -174,9 +174,11 @@ MOTET_VEC F to_float(I v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps
 MOTET_VEC I to_int(F v) { return {_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)}; }
 MOTET_VEC F divide(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
 
-inline constexpr int kLargestDotted = 16;  // magnitude of signed bytes in dots(): 4 x 2 x 255 x 16 < 2^15
-inline constexpr int kDotRun = 4;  // vectors that dots() likes to take together
+inline constexpr int kLargestDotted = 16;           // magnitude of signed bytes in dots(): 4 x 2 x 255 x 16 < 2^15
+inline constexpr int kDotRun = 4;                   // vectors that dots() likes to take together
 inline constexpr int kIntRows = 2, kIntTokens = 2;  // whose sums `few` of the integer dots keeps in registers
+// As in vec_avx512.h: int16 2: 46 / 34, 4: 58 / 59, 6: 63 / 72; int8 6: 103 / 83, 8: 109 / 98, 12: 113 / 119.
+inline constexpr int kMaxFewInt16 = 4, kMaxFewInt8 = 8;
 /// Keeps the dots of a tile in their order: g++ 12 computes all products first and spills the sums.
 MOTET_VEC I in_order(I v) {
   asm volatile("" : "+x"(v.lo), "+x"(v.hi));
@@ -199,9 +201,7 @@ MOTET_VEC I dots(I sums, const I* x, const I* weights) {
   return in_order({dots_half<N>(sums.lo, xs[0], ws[0]), dots_half<N>(sums.hi, xs[1], ws[1])});
 }
 MOTET_VEC I dot4(I sums, I x, I weights) { return dots<1>(sums, &x, &weights); }
-MOTET_VEC I dot2(I sums, I a, I b) {
-  return in_order(iadd(sums, {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)}));
-}
+MOTET_VEC I dot2(I sums, I a, I b) { return in_order(iadd(sums, {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)})); }
 
 using NibbleTable = __m256i;
 MOTET_VEC NibbleTable nibble_table(const std::int8_t* entries) {
@@ -215,7 +215,8 @@ MOTET_VEC I odd_words(I bytes) { return {_mm256_srai_epi16(bytes.lo, 8), _mm256_
 MOTET_VEC I even_words(I bytes) { return odd_words({_mm256_slli_epi16(bytes.lo, 8), _mm256_slli_epi16(bytes.hi, 8)}); }
 
 MOTET_VEC I pack_words(I a, I b) {
-  return {_mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8), _mm256_permute4x64_epi64(_mm256_packs_epi32(b.lo, b.hi), 0xD8)};
+  return {_mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8),
+          _mm256_permute4x64_epi64(_mm256_packs_epi32(b.lo, b.hi), 0xD8)};
 }
 MOTET_VEC I pack_bytes(I a, I b) {
   return {_mm256_permute4x64_epi64(_mm256_packus_epi16(a.lo, a.hi), 0xD8),
@@ -228,8 +229,12 @@ MOTET_VEC I shuffle_dwords(I a, I b) {
 }
 MOTET_VEC I even_dwords(I a, I b) { return shuffle_dwords<0x88>(a, b); }
 MOTET_VEC I odd_dwords(I a, I b) { return shuffle_dwords<0xDD>(a, b); }
-MOTET_VEC I even_quads(I a, I b) { return {_mm256_permute2x128_si256(a.lo, a.hi, 0x20), _mm256_permute2x128_si256(b.lo, b.hi, 0x20)}; }
-MOTET_VEC I odd_quads(I a, I b) { return {_mm256_permute2x128_si256(a.lo, a.hi, 0x31), _mm256_permute2x128_si256(b.lo, b.hi, 0x31)}; }
+MOTET_VEC I even_quads(I a, I b) {
+  return {_mm256_permute2x128_si256(a.lo, a.hi, 0x20), _mm256_permute2x128_si256(b.lo, b.hi, 0x20)};
+}
+MOTET_VEC I odd_quads(I a, I b) {
+  return {_mm256_permute2x128_si256(a.lo, a.hi, 0x31), _mm256_permute2x128_si256(b.lo, b.hi, 0x31)};
+}
 /// Word i of each quad (128 bits): its word order[i].
 MOTET_VEC I order_words(I v, const std::uint8_t* order) {
   alignas(16) std::uint8_t bytes[16];

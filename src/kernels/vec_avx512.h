@@ -159,9 +159,13 @@ MOTET_VEC F to_float(I v) { return _mm512_maskz_cvtepi32_ps(0xFFFF, v); }
 MOTET_VEC I to_int(F v) { return _mm512_maskz_cvtps_epi32(0xFFFF, v); }
 MOTET_VEC F divide(F a, F b) { return _mm512_div_ps(a, b); }
 
-inline constexpr int kLargestDotted = 127;  // magnitude of signed bytes in dots()
-inline constexpr int kDotRun = 1;  // vectors that dots() likes to take together
+inline constexpr int kLargestDotted = 127;          // magnitude of signed bytes in dots()
+inline constexpr int kDotRun = 1;                   // vectors that dots() likes to take together
 inline constexpr int kIntRows = 4, kIntTokens = 6;  // whose sums `few` of the integer dots keeps in registers
+// Tokens up to which `few` of the integer dots is not slower than `many` (GFLOP/s of one core, MXFP4, K = 2880, few / many; Emerald
+// Rapids class, December 2026): int16 12: 211 / 173, 16: 217 / 198, 24: 208 / 231; int8 16: 340 / 280, 24: 329 / 331. NVFP4: both
+// cross at 16.
+inline constexpr int kMaxFewInt16 = 16, kMaxFewInt8 = 16;
 // As text, not intrinsics: g++ 12 copies and spills the sums of a tile, clang 19 splits vpdpwssd into a product and an addition.
 MOTET_VEC I dot4(I sums, I x, I weights) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "vm"(weights));

@@ -164,9 +164,11 @@ template <class Element>
 MOTET_VEC auto lanes_of(I v) {
   return __builtin_bit_cast(Lanes<Element, 64 / sizeof(Element)>, v);
 }
-inline constexpr int kLargestDotted = 127;  // magnitude of signed bytes in dots()
-inline constexpr int kDotRun = 1;  // vectors that dots() likes to take together
+inline constexpr int kLargestDotted = 127;          // magnitude of signed bytes in dots()
+inline constexpr int kDotRun = 1;                   // vectors that dots() likes to take together
 inline constexpr int kIntRows = 1, kIntTokens = 1;  // whose sums `few` of the integer dots keeps in registers
+// As in vec_avx512.h: 1: 3.4 / 4.0, 2: 5.6 / 7.7; one is what callers expect.
+inline constexpr int kMaxFewInt16 = 1, kMaxFewInt8 = 1;
 MOTET_VEC I4 products2(I4 x, I4 y) { return (I4)__builtin_ia32_pmaddwd128((H8)x, (H8)y); }  // every x86-64 has it
 MOTET_VEC I dot2(I sums, I x, I y) {
   return iadd(sums, {products2(x.a, y.a), products2(x.b, y.b), products2(x.c, y.c), products2(x.d, y.d)});
@@ -181,9 +183,7 @@ MOTET_VEC I nibble_lookup(const NibbleTable& table, I index) {
   return __builtin_bit_cast(I, bytes);
 }
 MOTET_VEC I odd_words(I v) { return {(I4)((H8)v.a >> 8), (I4)((H8)v.b >> 8), (I4)((H8)v.c >> 8), (I4)((H8)v.d >> 8)}; }
-MOTET_VEC I even_words(I v) {
-  return odd_words({(I4)((H8)v.a << 8), (I4)((H8)v.b << 8), (I4)((H8)v.c << 8), (I4)((H8)v.d << 8)});
-}
+MOTET_VEC I even_words(I v) { return odd_words({(I4)((H8)v.a << 8), (I4)((H8)v.b << 8), (I4)((H8)v.c << 8), (I4)((H8)v.d << 8)}); }
 MOTET_VEC I dot4(I sums, I x, I weights) {
   const I low = ibroadcast(0x00FF00FFu);
   return dot2(dot2(sums, iand(x, low), even_words(weights)), iand(shr<8>(x), low), odd_words(weights));

@@ -157,8 +157,7 @@ TEST_F(Program, RunSaysTheShareOfTheLimitAndWhatWasReadForIt) {
 TEST_F(Program, ExitCodesTellTheKindOfFailure) {
   EXPECT_EQ(run("").code, 2);
   EXPECT_EQ(run("inspect /nonexistent").code, 5);
-  EXPECT_EQ(run("run " + golden_ + " --arithmetic fast").code, 3);
-  EXPECT_EQ(run("run " + golden_ + " --residence packed").code, 3);
+  EXPECT_EQ(run("run " + golden_ + " --backend reference --residence packed").code, 3);
   EXPECT_EQ(run("run " + golden_ + " --memory-limit 4KiB").code, 4);
   EXPECT_EQ(run("plan " + golden_ + " --memory-limit 4KiB").code, 4);
   EXPECT_EQ(run("plan " + golden_ + " --layer 99").code, 2);
@@ -168,11 +167,10 @@ TEST_F(Program, ExitCodesTellTheKindOfFailure) {
 }
 
 TEST_F(Program, RefusalsNameWhatIsNotBuilt) {
-  const Result fast = run("run " + golden_ + " --arithmetic fast");
-  EXPECT_NE(fast.err.find("fast"), std::string::npos) << fast.err;
-  const Result packed = run("run " + golden_ + " --residence packed");
+  const Result packed = run("run " + golden_ + " --backend reference --residence packed");
   EXPECT_NE(packed.err.find("packed"), std::string::npos) << packed.err;
-  const Result substituted = run("run " + golden_ + " --arithmetic fast --allow-substitution --json --no-probe");
+  const Result substituted =
+      run("run " + golden_ + " --backend reference --residence packed --allow-substitution --json --no-probe");
   ASSERT_EQ(substituted.code, 0) << substituted.err;
   EXPECT_EQ(substituted.json().at("layers").at(0).at("substitutions").size(), 1U);
 }
@@ -300,7 +298,11 @@ TEST_F(Program, ForcedTargetsAreTakenAndSaid) {
 TEST_F(Program, CheckWritesJUnit) {
   const fs::path report = work_ / "report.xml";
   ASSERT_EQ(run("check " + golden_ + " --junit " + report.string()).code, 0);
-  EXPECT_NE(slurp(report).find("<testsuite name=\"motet check\" tests=\"16\" failures=\"0\""), std::string::npos) << slurp(report);
+  const std::string text = slurp(report);
+  EXPECT_NE(text.find("failures=\"0\""), std::string::npos) << text;
+  for (const ListEntry& target : targets())
+    for (const char* way : {"exact", "bf16", "fast", "exact/packed", "bf16/packed"})
+      EXPECT_NE(text.find("/cpu/" + target.name + "/" + way + "\""), std::string::npos) << target.name << ", " << way;
   EXPECT_EQ(run("check --filter no_such_case_anywhere").code, 2);
 }
 

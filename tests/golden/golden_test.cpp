@@ -84,7 +84,8 @@ std::vector<Way> ways() {
     }
     for (const char* arithmetic : {"bf16", "exact"}) {
       result.push_back({"cpu", target.name, arithmetic, arithmetic});
-      result.push_back({"cpu", target.name, std::string(arithmetic) + " --invariant", arithmetic});
+      for (const char* wish : {" --invariant", " --residence packed"})
+        result.push_back({"cpu", target.name, std::string(arithmetic) + wish, arithmetic});
     }
   }
   return result;
