@@ -32,7 +32,8 @@ function(motet_kernel_objects target sources flags)
   target_compile_definitions(motet_kernels_${target} PRIVATE MOTET_TARGET=${target} MOTET_TARGET_${target}=1 ${ARGN})
 endfunction()
 
-# motet_target_kernels(): one object library motet_kernels_TARGET per line of targets.inc, holding every format of formats.inc.
+# motet_target_kernels(): one object library motet_kernels_TARGET per line of targets.inc, holding every format of formats.inc and
+# the loops over elements.
 function(motet_target_kernels)
   file(STRINGS ${PROJECT_SOURCE_DIR}/src/formats/formats.inc lines REGEX "^MOTET_FORMAT\\(")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/formats/formats.inc ${PROJECT_SOURCE_DIR}/src/kernels/targets.inc)
@@ -41,6 +42,7 @@ function(motet_target_kernels)
     string(REGEX REPLACE "^MOTET_FORMAT\\(([a-z0-9_]+)\\).*" "\\1" format "${line}")
     list(APPEND sources ${PROJECT_SOURCE_DIR}/src/formats/${format}.cpp)
   endforeach()
+  list(APPEND sources ${PROJECT_SOURCE_DIR}/src/kernels/elements.cpp)
   file(READ ${PROJECT_SOURCE_DIR}/src/kernels/targets.inc text)
   string(REGEX MATCHALL "MOTET_TARGET_LINE\\([a-z0-9_]+, \"[^\"]*\"" entries "${text}")
   string(REPLACE ";-" "|-" entries "${entries}")
@@ -58,14 +60,14 @@ function(motet_target_kernels)
   set(MOTET_TARGETS ${names} CACHE INTERNAL "")
 endfunction()
 
-# Objects of a folder and the floors below it, kernels included from formats upwards.
+# Objects of a folder and the floors below it, kernels of all targets included from the folder kernels upwards.
 function(motet_objects out name)
   set(result "")
   foreach(folder IN ITEMS ${name} ${MOTET_LOWER_${name}})
     if(TARGET motet_${folder})
       list(APPEND result $<TARGET_OBJECTS:motet_${folder}>)
     endif()
-    if(folder STREQUAL "formats")
+    if(folder STREQUAL "kernels")
       foreach(target IN LISTS MOTET_TARGETS)
         list(APPEND result $<TARGET_OBJECTS:motet_kernels_${target}>)
       endforeach()

@@ -158,12 +158,33 @@ TEST_P(KernelCodes, ReadFp8BlocksOfAnyConfiguredSize) {
       view.block_cols = block_cols;
       ASSERT_FALSE(format().check_values(view).has_value());
       const Activations x(set(), 14, cols, 22);
-      EXPECT_EQ(first_wrong(format(), view, x, 0, 14, run(set(), Which::many, view, 0, rows, x, 0, 14)), "")
-          << block_rows << " x " << block_cols;
-      EXPECT_EQ(first_wrong(format(), view, x, 0, 4, run(set(), Which::few, view, 0, rows, x, 0, 4)), "")
-          << block_rows << " x " << block_cols;
+      for (const Which which : testing::ways(set()))
+        EXPECT_EQ(first_wrong(format(), view, x, 0, 14, testing::run_all(set(), which, view, x, 0, 14)), "")
+            << block_rows << " x " << block_cols;
     }
   }
+}
+
+TEST_P(KernelCodes, SplitActivationsReachTheEndsOfTheirRange) {
+  if (set().arithmetic != KernelArithmetic::bf16x2_tile || format().facts.name != "bf16") return;
+  EncodedMatrix encoded;
+  const std::vector<float> ones(32, 1.0f);
+  format().encode(ones.data(), 1, 32, encoded);
+  constexpr float kMost = std::numeric_limits<float>::max(), kLeast = std::numeric_limits<float>::min();
+  const float values[] = {kMost, -kMost, 0x1.FEFFFEp127f, 0x1.FFp127f, 0x1.234566p0f, kLeast, -0x1.FFFFFEp-126f, 0x1.8p-117f, 0x1p-149f};
+  const auto tokens = static_cast<std::int64_t>(std::size(values));
+  Activations x(set(), tokens + 1, 32, 1);
+  for (std::int64_t t = 0; t <= tokens; ++t)
+    for (std::int64_t k = 0; k < 32; ++k)
+      x.set_value(t, k, k != 5 ? 0.0f : t < tokens ? values[t] : std::numeric_limits<float>::infinity());
+  const std::vector<float> out = run(set(), Which::many, encoded.view, 0, 1, x, 0, tokens + 1);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const double value = static_cast<double>(values[t]), largest = 0x1.FFFEp127;  // of which both parts are finite
+    EXPECT_LE(std::fabs(static_cast<double>(out[static_cast<std::size_t>(t)]) - std::clamp(value, -largest, largest)),
+              std::fabs(value) * 0x1p-17 + 0x1p-126)
+        << value;
+  }
+  EXPECT_FALSE(std::isfinite(out.back()));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KernelCodes, ::testing::ValuesIn(testing::all_cases()), testing::case_name);

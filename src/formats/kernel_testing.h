@@ -173,10 +173,11 @@ inline double encoding_step(KernelArithmetic arithmetic, float peak) {
 
 /// What the encoding of a token may change in its product with a row of weights.
 inline double encoding_bound(const std::vector<double>& row, const Activations& x, std::int64_t token) {
-  if (x.arithmetic == KernelArithmetic::bf16x2_tile) {  // x = high + low to 2^-17
-    double magnitude = 0;
-    for (std::int64_t k = 0; k < x.cols; ++k) magnitude += std::fabs(row[static_cast<std::size_t>(k)] * x.value(token, k));
-    return magnitude * 0x1p-17;
+  if (x.arithmetic == KernelArithmetic::bf16x2_tile) {  // x = high + low to 2^-17; parts below 2^-126 are lost
+    double bound = 0;
+    for (std::int64_t k = 0; k < x.cols; ++k)
+      bound += std::fabs(row[static_cast<std::size_t>(k)]) * (std::fabs(x.value(token, k)) * 0x1p-17 + 0x1p-126);
+    return bound;
   }
   double bound = 0;
   for (std::int64_t k0 = 0; k0 < x.cols; k0 += kActivationGroup) {

@@ -92,6 +92,23 @@ TEST_P(Kernels, L15_BitsDoNotDependOnTokensOrRowBegin) {
   }
 }
 
+TEST_P(Kernels, L15_HundredsOfTokensGetTheBitsOfOne) {  // more than one pass over the activations, more than one slab of rows
+  if (set().many == nullptr) return;
+  const std::int64_t rows = 150, cols = 1504;
+  const auto matrix = testing::make_matrix(format(), rows, cols, Layout::rows, 17);
+  const Activations x(set(), 530, cols, 18);
+  for (const std::int64_t tokens : {500, 530}) {
+    const std::vector<float> all = run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens);
+    for (std::int64_t t = 0; t < tokens; t += t < 480 ? 97 : 7) {
+      const std::vector<float> one = run(set(), Which::many, matrix->view, 0, rows, x, t, 1);
+      for (std::int64_t n = 0; n < rows; ++n)
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(all[static_cast<std::size_t>(t * rows + n)]),
+                  std::bit_cast<std::uint32_t>(one[static_cast<std::size_t>(n)]))
+            << "token " << t << " of " << tokens << ", row " << n;
+    }
+  }
+}
+
 TEST_P(Kernels, TakeBf16RowsWhereTheyEncode) {
   KernelSet rows_of_bf16 = set();
   rows_of_bf16.activation = DType::bf16;

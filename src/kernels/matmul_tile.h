@@ -13,7 +13,8 @@
 // whose low part is, is off by up to 2^-126.
 //
 // Two cores of a Granite Rapids, December 2026, both operands in caches, of 3.88 TFLOP/s per core: panels of 2880 columns 2.4, of
-// 480 to 576 columns 2.8 with tokens loaded past the first-level cache (2.3 else), of 256 columns 2.6: sums go out and in more often.
+// 480 to 576 columns 2.8 with tokens loaded past the first-level cache (2.3 else), of 256 columns 2.6: sums go out and in more
+// often.
 #pragma once
 
 #include "kernels/matmul_many.h"
@@ -33,16 +34,16 @@ using Tiles = TileUnit;
 #endif
 
 inline constexpr std::int64_t kTileCols = 256, kTileBytes = 1024;
-inline constexpr std::int64_t kPairRows = 32;                  // of the two panels that one tile block covers
-inline constexpr std::int64_t kMostTokenTiles = 32;            // of one pass
+inline constexpr std::int64_t kPairRows = 32;        // of the two panels that one tile block covers
+inline constexpr std::int64_t kMostTokenTiles = 32;  // of one pass
 inline constexpr std::int64_t kWideSlabRows = 256;
-inline constexpr std::int64_t kSumTiles = 256;                 // room for sums
-inline constexpr std::int64_t kResidentBytes = 1 << 20;        // of activations that stay in L2 while rows pass
-inline constexpr std::int64_t kEncodedBytes = 4 << 20;         // of activations that one pass encodes
+inline constexpr std::int64_t kSumTiles = 256;           // room for sums
+inline constexpr std::int64_t kResidentBytes = 1 << 20;  // of activations that stay in L2 while rows pass
+inline constexpr std::int64_t kEncodedBytes = 4 << 20;   // of activations that one pass encodes
 
-/// Tokens of one pass in tiles of equally many rows, at most 16: 33 = 11 + 11 + 11. Where they do not divide, the last tiles overlap
-/// (49 = 13 + 13 + 13 + 10, of which the last begins 3 early): a shape of its own would have to be configured, which takes 300 cycles,
-/// again and again, and tokens that are computed twice get the same bits.
+/// Tokens of one pass in tiles of equally many rows, at most 16: 33 = 11 + 11 + 11. Where they do not divide, the last tiles
+/// overlap (49 = 13 + 13 + 13 + 10, of which the last begins 3 early): a shape of its own would have to be configured, which takes
+/// 300 cycles, again and again, and tokens that are computed twice get the same bits.
 struct TokenTiles {
   std::int64_t tokens, count, rows;
   explicit TokenTiles(std::int64_t n) : tokens(n), count((n + 15) / 16), rows((n + count - 1) / count) {}
@@ -54,9 +55,7 @@ template <int kPlanes>
 struct TileRows {
   const std::byte* at;
   std::int64_t stride;  // one plane: of rows; two: of tiles
-  const std::byte* tile(const TokenTiles& tiles, std::int64_t t) const {
-    return at + (kPlanes == 1 ? tiles.first(t) : t) * stride;
-  }
+  const std::byte* tile(const TokenTiles& tiles, std::int64_t t) const { return at + (kPlanes == 1 ? tiles.first(t) : t) * stride; }
   std::int64_t row_stride() const { return kPlanes == 1 ? stride : 64; }
   static std::int64_t offset(std::int64_t k) { return kPlanes == 1 ? 2 * k : k / 32 * 2 * kTileBytes + k % 32 * 2; }
 };
@@ -67,12 +66,12 @@ struct TileBlock {
   std::int64_t panel_bytes;
   const std::byte* x[2];
   std::int64_t x_stride;
-  std::int64_t k0, cols;         // cols: a multiple of the step
-  std::int64_t segment;          // columns under one scale; cols when there are no scale blocks
-  const float* scales;           // [segments][kPairRows]
-  std::int64_t tokens;           // of a tile
-  float *sums, *part;            // tiles one after the other: [tokens][panels]; part: room for four
-  bool first;                    // sums start at zero
+  std::int64_t k0, cols;  // cols: a multiple of the step
+  std::int64_t segment;   // columns under one scale; cols when there are no scale blocks
+  const float* scales;    // [segments][kPairRows]
+  std::int64_t tokens;    // of a tile
+  float *sums, *part;     // tiles one after the other: [tokens][panels]; part: room for four
+  bool first;             // sums start at zero
 };
 
 template <int kPanels, int kTokens, class Use>
@@ -193,8 +192,8 @@ MOTET_VEC std::int64_t tile_cols(const WeightView& w, std::int64_t k0) {
   return w.cols - k0 < cols ? w.cols - k0 : cols;
 }
 
-/// Rows that pass before the next block of columns. Few while the activations stay in L2, so that each row is read in one run; else,
-/// and where columns lie in runs, as many as there is room for sums.
+/// Rows that pass before the next block of columns. Few while the activations stay in L2, so that each row is read in one run;
+/// else, and where columns lie in runs, as many as there is room for sums.
 MOTET_VEC std::int64_t slab_rows(const TokenTiles& tokens, std::int64_t x_bytes, bool by_rows) {
   if (by_rows && tokens.tokens * x_bytes <= kResidentBytes) return kPairRows;
   const std::int64_t room = kSumTiles / tokens.count * 16;
@@ -301,7 +300,8 @@ template <class Codec, class Few, int kPlanes>
   for (std::int64_t k0 = 0, cols = 0; k0 < w.cols; k0 += cols) {
     cols = tile_cols<Codec>(w, k0);
     const std::int64_t padded = round_up(cols, pass.step), panel_bytes = padded * 32;
-    Panel slab = {.view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = scratch, .folds = nullptr, .ahead = kPairRows};
+    Panel slab = {
+        .view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = scratch, .folds = nullptr, .ahead = kPairRows};
     if (!by_rows) fill_panels<Codec>(slab, panel_bytes);
     for (std::int64_t r = 0; r < rows; r += kPairRows) {
       slab.row = row + r;

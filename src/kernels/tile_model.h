@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tile instructions in plain C++, bit for bit: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, LDTILECFG,
-// TILELOADD, TILESTORED, TILEZERO, TDPBF16PS. What is an invalid-opcode exception there stops the program here.
+// The tile instructions in plain C++, bit for bit: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+// LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS. What is an invalid-opcode exception there stops the program here.
 #pragma once
 
 #include <cstring>
@@ -16,8 +16,8 @@ namespace {
 [[maybe_unused]] inline float without_subnormal(float v) {
   return __builtin_fabsf(v) < 0x1p-126f ? __builtin_copysignf(0.0f, v) : v;
 }
-/// a x b + c with one rounding; a result that is below 2^-126 once rounded to 24 bits is zero (FTZ). `rounded` to 2^-126 may have come
-/// from below it: such a sum has few enough bits to be exact in double.
+/// a x b + c with one rounding; a result that is below 2^-126 once rounded to 24 bits is zero (FTZ). `rounded` to 2^-126 may have
+/// come from below it: such a sum has few enough bits to be exact in double.
 [[maybe_unused]] inline float flushed_fma(float a, float b, float c) {
   const float rounded = __builtin_fmaf(a, b, c);
   if (__builtin_fabsf(rounded) == 0x1p-126f) {

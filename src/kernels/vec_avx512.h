@@ -225,23 +225,28 @@ MOTET_VEC I byte_lanes(const std::byte* p, const std::uint8_t* index) {
 #if MOTET_HAS_BF16_DOT
 MOTET_VEC F dot(F sums, I weights, I x) { return _mm512_dpbf16_ps(sums, (__m512bh)weights, (__m512bh)x); }
 
-/// 32 values as bf16: rounded to nearest even, then what that leaves, rounded too. Finite values beyond the largest bf16 have it as
-/// their high part. Subnormal parts are zero; NaN stays NaN, infinity becomes infinity + infinity.
+/// 32 values as bf16: rounded to nearest even, then what that leaves, rounded too. Finite values whose parts would be infinite or add
+/// up to infinity are the largest that do not, 0x1.FFFEp127. Subnormal parts are zero; NaN and infinity stay what they are.
 struct SplitBf16 {
   I high, low;
 };
+MOTET_VEC F within(F v, float limit) {  // the second operand is what NaN gives
+  return _mm512_maskz_min_ps(0xFFFF, broadcast(limit), _mm512_maskz_max_ps(0xFFFF, broadcast(-limit), v));
+}
+/// v less the 16 bf16.
+MOTET_VEC F without_bf16(F v, __m256i part) {
+  return _mm512_sub_ps(v, as_float(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, part), 16)));
+}
+MOTET_VEC F finite_within(F v, float limit) {
+  constexpr int kInfinity = 0x08 | 0x10;
+  return _mm512_mask_mov_ps(within(v, limit), _mm512_fpclass_ps_mask(v, kInfinity), v);
+}
 MOTET_VEC SplitBf16 split_bf16(F first, F second) {
-  const F most = broadcast(0x1.FEp127f);
-  const auto limit = [most](F v) __attribute__((always_inline)) {  // the second operand is what NaN gives
-    return _mm512_maskz_min_ps(0xFFFF, most, _mm512_maskz_max_ps(0xFFFF, mul(most, broadcast(-1.0f)), v));
-  };
-  const auto widen = [](__m256i half) __attribute__((always_inline)) {
-    return as_float(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, half), 16));
-  };
-  const I high = (I)_mm512_cvtne2ps_pbh(limit(second), limit(first));
-  const F rest1 = _mm512_sub_ps(first, widen(_mm512_castsi512_si256(high))),
-          rest2 = _mm512_sub_ps(second, widen(_mm512_maskz_extracti64x4_epi64(0xFF, high, 1)));
-  return {high, (I)_mm512_cvtne2ps_pbh(rest2, rest1)};
+  first = finite_within(first, 0x1.FFFEp127f);
+  second = finite_within(second, 0x1.FFFEp127f);
+  const I high = (I)_mm512_cvtne2ps_pbh(within(second, 0x1.FEp127f), within(first, 0x1.FEp127f));
+  return {high, (I)_mm512_cvtne2ps_pbh(without_bf16(second, _mm512_maskz_extracti64x4_epi64(0xFF, high, 1)),
+                                       without_bf16(first, _mm512_castsi512_si256(high)))};
 }
 
 /// 16 bf16 entries, by the low four bits of each word; the fifth bit may be anything.

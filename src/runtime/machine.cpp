@@ -69,7 +69,7 @@ std::vector<Finding> findings_of(const MachineReading& machine, const Environmen
   if (!machine.forced_target.empty())
     findings.push_back({"MOTET_TARGET forces the target " + machine.forced_target, "unset MOTET_TARGET to take the best one"});
   for (const TargetFacts& target : environment.targets)
-    if (target.compiled && !target.usable)
+    if (target.compiled && !target.usable && !(target.name == "amx" && machine.cpu.vendor != "intel"))  // nobody else makes it
       findings.push_back(
           {"target " + target.name + " is not usable: " + target.reason,
            "nothing, when the processor has none of it; in a virtual machine pass the host's processor through (QEMU: -cpu host)"});

@@ -81,6 +81,15 @@ TEST(Environment, TargetsNameWhatIsMissing) {
   EXPECT_EQ(environment_of(machine, never_asked).targets.front().name, "generic");
 }
 
+TEST(Environment, TilesThatLinuxRefusesAreNamed) {
+  MachineReading machine = machine_with("intel", 6, 207);
+  machine.cpu.tiles_refused = "Linux does not let this process use AMX tiles (arch_prctl ARCH_REQ_XCOMP_PERM: Operation not permitted)";
+  const Environment environment = environment_of(machine, never_asked);
+  EXPECT_EQ(environment.targets.front().name, "avx512_bf16");
+  EXPECT_EQ(environment.targets.back().name, "amx");
+  EXPECT_EQ(environment.targets.back().reason, machine.cpu.tiles_refused);
+}
+
 TEST(L11, AForcedTargetIsTakenOrRefusedByName) {
   MachineReading machine = machine_with("amd", 26, 2);
   machine.forced_target = "avx2";

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/cpu/body.h"
 #include "backends/cpu/packing.h"
 #include "backends/cpu/split.h"
 #include "backends/support/weights_check.h"
@@ -13,6 +12,7 @@
 #include "base/math.h"
 #include "formats/format.h"
 #include "formats/packed.h"
+#include "kernels/elements.h"
 
 namespace motet {
 namespace {
@@ -45,9 +45,9 @@ struct Body {
   Biases biases;
 };
 
-float bias_element(const BiasView& bias, std::int64_t i) noexcept {
+float bias_element(const ElementKernels& elements, const BiasView& bias, std::int64_t i) noexcept {
   float value = 0;
-  load_as_f32(bias.dtype, bias.data + i * bias.stride, 1, nullptr, &value);
+  elements.load_as_f32(bias.dtype, bias.data + i * bias.stride, 1, nullptr, &value);
   return value;
 }
 
@@ -89,7 +89,7 @@ WeightView both_halves(WeightView gate) noexcept {
 class CpuBackend final : public PreparedBackend {
  public:
   CpuBackend(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const CpuKernels& kernels, Executor& executor)
-      : weights_(std::move(weights)), kernels_(kernels), activation_(kernels.activation) {
+      : weights_(std::move(weights)), kernels_(kernels), elements_(*find_elements(plan.target)), activation_(kernels.activation) {
     const LayerSpec& spec = weights_->spec;
     const CpuExtents extents{spec.experts, spec.intermediate, spec.shared.intermediate};
     scratch_ = cpu_scratch(kernels_, spec, extents);
@@ -195,9 +195,9 @@ class CpuBackend final : public PreparedBackend {
     std::int64_t act_stored;
   };
 
-  static std::int64_t copy_bias(const BiasView& bias, float*& next) noexcept {
+  std::int64_t copy_bias(const BiasView& bias, float*& next) const noexcept {
     if (bias.data == nullptr) return 0;
-    for (std::int64_t i = 0; i < bias.count; ++i) *next++ = bias_element(bias, i);
+    for (std::int64_t i = 0; i < bias.count; ++i) *next++ = bias_element(elements_, bias, i);
     return bias.count;
   }
 
@@ -209,7 +209,7 @@ class CpuBackend final : public PreparedBackend {
                                               "but they lie transposed; load the weights with the plan's spec");
   }
 
-  static Body make_body(const BodyParts& parts, bool panels_alternate, const ExpertView* experts, std::int64_t count,
+  Body make_body(const BodyParts& parts, bool panels_alternate, const ExpertView* experts, std::int64_t count,
                         float*& next) {
     Body body;
     body.activation = parts.activation;
@@ -238,14 +238,14 @@ class CpuBackend final : public PreparedBackend {
     if (source.dtype == activation_ && scale == nullptr) {
       std::memcpy(to, from, static_cast<std::size_t>(source.cols * bits_of(activation_) / 8));
     } else if (activation_ == DType::f32) {
-      load_as_f32(source.dtype, from, source.cols, scale, reinterpret_cast<float*>(to));
+      elements_.load_as_f32(source.dtype, from, source.cols, scale, reinterpret_cast<float*>(to));
     } else {
       constexpr std::int64_t kRun = 256;
       float run[kRun];
       for (std::int64_t k = 0; k < source.cols; k += kRun) {
         const std::int64_t count = std::min(kRun, source.cols - k);
-        load_as_f32(source.dtype, from + k * bits_of(source.dtype) / 8, count, scale, run);
-        store_as(activation_, run, count, to + k * bits_of(activation_) / 8);
+        elements_.load_as_f32(source.dtype, from + k * bits_of(source.dtype) / 8, count, scale, run);
+        elements_.store_as(activation_, run, count, to + k * bits_of(activation_) / 8);
       }
     }
   }
@@ -255,7 +255,7 @@ class CpuBackend final : public PreparedBackend {
                        padded = round_up(source.cols, kernels_.router.many->k_unit);
     for (std::int64_t t = 0; t < count; ++t) {
       auto* row = reinterpret_cast<float*>(out + t * scratch_.router_stride);
-      load_as_f32(source.dtype, static_cast<const std::byte*>(source.data) + (first + t) * source_bytes, source.cols, nullptr, row);
+      elements_.load_as_f32(source.dtype, static_cast<const std::byte*>(source.data) + (first + t) * source_bytes, source.cols, nullptr, row);
       std::fill(row + source.cols, row + padded, 0.0f);
     }
   }
@@ -417,8 +417,8 @@ class CpuBackend final : public PreparedBackend {
       }
       if (gate_bias != nullptr) add(gate_bias + tile.row_begin, width, gate_row);
       if (up_bias != nullptr) add(up_bias + tile.row_begin, width, up_row);
-      apply_body(*body.activation, gate_row, up_row, width);
-      store_as(activation_, up_row, width, batch.act + (first + t) * batch.act_stride + tile.row_begin * element);
+      elements_.apply_body(*body.activation, gate_row, up_row, width);
+      elements_.store_as(activation_, up_row, width, batch.act + (first + t) * batch.act_stride + tile.row_begin * element);
     }
   }
 
@@ -463,6 +463,7 @@ class CpuBackend final : public PreparedBackend {
 
   std::shared_ptr<const LayerWeights> weights_;
   CpuKernels kernels_;
+  const ElementKernels& elements_;
   DType activation_;
   CpuScratch scratch_;
   Arena arena_;  ///< packed weights

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cpu/body.h"
+#include "kernels/elements.h"
 
+#if defined(MOTET_TARGET)
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,7 +13,7 @@
 #pragma GCC optimize("no-trapping-math")
 #endif
 
-namespace motet {
+namespace motet::MOTET_TARGET {
 namespace {
 
 // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2: Taylor to r^7 leaves r^8 / 8! < 6e-9. ln 2 in two parts, the first with
@@ -86,8 +87,6 @@ void apply_gated(const Activation& a, const float* gate, float* up, std::int64_t
   }
 }
 
-}  // namespace
-
 float body_exp(float x) noexcept { return exp_of(x); }
 
 void apply_body(const Activation& activation, const float* gate, float* up, std::int64_t count) noexcept {
@@ -117,4 +116,45 @@ void load_as_f32(DType dtype, const std::byte* values, std::int64_t count, const
   for (std::int64_t i = 0; i < count; ++i) out[i] *= factor;
 }
 
+#define MOTET_TEXT_OF(name) #name
+#define MOTET_TEXT(name) MOTET_TEXT_OF(name)
+constexpr ElementKernels kElements = {MOTET_TEXT(MOTET_TARGET), apply_body, body_exp, store_as, load_as_f32};
+
+}  // namespace
+}  // namespace motet::MOTET_TARGET
+
+namespace motet {
+namespace target_tag {
+struct MOTET_TARGET;
+}
+template <>
+const ElementKernels& elements_of<target_tag::MOTET_TARGET>() noexcept {
+  return MOTET_TARGET::kElements;
+}
 }  // namespace motet
+
+#else
+namespace motet {
+
+namespace target_tag {
+#define MOTET_TARGET_LINE(name, flags, needs) struct name;
+#include "kernels/targets.inc"
+#undef MOTET_TARGET_LINE
+}  // namespace target_tag
+
+#define MOTET_TARGET_LINE(name, flags, needs) \
+  template <>                                 \
+  const ElementKernels& elements_of<target_tag::name>() noexcept;
+#include "kernels/targets.inc"
+#undef MOTET_TARGET_LINE
+
+const ElementKernels* find_elements(std::string_view target) noexcept {
+#define MOTET_TARGET_LINE(name, flags, needs) \
+  if (target == #name) return &elements_of<target_tag::name>();
+#include "kernels/targets.inc"
+#undef MOTET_TARGET_LINE
+  return nullptr;
+}
+
+}  // namespace motet
+#endif

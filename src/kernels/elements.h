@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expert bodies in fp32 over contiguous elements, and conversions between element types: loops that compilers vectorise, compiled
+// once per target. A value depends on its own element only and no product is contracted, so that neither splits nor targets change
+// a bit.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "motet/spec.h"
+
+namespace motet {
+
+struct ElementKernels {
+  std::string_view target;
+  /// up[i] = body(gate[i], up[i]) for i in [0, count); gate is null when the body has none. NaN in, NaN out.
+  void (*apply_body)(const Activation& activation, const float* gate, float* up, std::int64_t count) noexcept;
+  /// The e^x of the bodies: relative error below 6 x 2^-24 for x in [-87, 88]; beyond, the value of the nearer end.
+  float (*body_exp)(float x) noexcept;
+  /// Writes `count` fp32 values as f32 or bf16 (nearest even).
+  void (*store_as)(DType dtype, const float* values, std::int64_t count, std::byte* out) noexcept;
+  /// Reads `count` values of bf16, f16 or f32 as fp32, times `scale` in fp32 when not null.
+  void (*load_as_f32)(DType dtype, const std::byte* values, std::int64_t count, const float* scale, float* out) noexcept;
+};
+
+/// Of a target of targets.inc; null when there is no such target.
+const ElementKernels* find_elements(std::string_view target) noexcept;
+
+/// One strong symbol per target, defined where this folder's elements.cpp is compiled with that target's flags.
+namespace target_tag {}  // namespace target_tag
+template <class TargetTag>
+const ElementKernels& elements_of() noexcept;
+
+}  // namespace motet
