@@ -130,9 +130,11 @@ TEST_P(KernelCodes, StayExactAtTheEndsOfTheScaleRange) {
 
 TEST_P(KernelCodes, ReadFp8BlocksOfAnyConfiguredSize) {
   if (format().facts.name != "fp8_block") return;
-  const std::int64_t rows = 90, cols = 208;
-  for (const auto& [block_rows, block_cols] :
-       {std::pair<std::int64_t, std::int64_t>{128, 128}, {32, 64}, {7, 48}, {1, 208}, {90, 1000}, {3, 16}}) {
+  struct Blocks {
+    std::int64_t block_rows, block_cols, rows = 90, cols = 208;
+  };
+  for (const auto& [block_rows, block_cols, rows, cols] :
+       {Blocks{128, 128}, {32, 64}, {7, 48}, {1, 208}, {90, 1000}, {3, 16}, {16, 400, 20, 1000}, {16, 5008, 20, 9232}}) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e8m0}) {
       const auto matrix = testing::make_matrix(format(), rows, cols, Layout::rows, 21);
       const std::int64_t grid_rows = (rows + block_rows - 1) / block_rows, grid_cols = (cols + block_cols - 1) / block_cols;
@@ -171,7 +173,8 @@ TEST_P(KernelCodes, SplitActivationsReachTheEndsOfTheirRange) {
   const std::vector<float> ones(32, 1.0f);
   format().encode(ones.data(), 1, 32, encoded);
   constexpr float kMost = std::numeric_limits<float>::max(), kLeast = std::numeric_limits<float>::min();
-  const float values[] = {kMost, -kMost, 0x1.FEFFFEp127f, 0x1.FFp127f, 0x1.234566p0f, kLeast, -0x1.FFFFFEp-126f, 0x1.8p-117f, 0x1p-149f};
+  const float values[] = {kMost,       -kMost,   0x1.FEFFFEp127f, 0x1.FFp127f, 0x1.234566p0f, kLeast, -0x1.FFFFFEp-126f,
+                          0x1.8p-117f, 0x1p-149f};
   const auto tokens = static_cast<std::int64_t>(std::size(values));
   Activations x(set(), tokens + 1, 32, 1);
   for (std::int64_t t = 0; t <= tokens; ++t)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations as integers: x = q * s, one fp32 scale s per group of kActivationGroup neighbours.
 //
-//   int16_dot  s = max |x| / 32767, int8_dot  s = max |x| / 127, not below 2^-124;  q = x * (1 / s) rounded to the nearest, ties to
-//   even
-// so that |x - q s| <= (1/2 + 2^-7) s (1 / s, s and the product are rounded, |q| < 2^15). A group with NaN or infinity gets s =
-// NaN; a group of zeros q = 0. What is stored is s times the codec's kIntUnit, a power of two: sums of (integer codes) * q then
-// need no more.
+//   s = max |x| / 32767 (int16_dot) or / 127 (int8_dot), not below 2^-124
+//   q = x * (1 / s), rounded to the nearest, ties to even
+// so that |x - q s| <= (1/2 + 2^-7) s: 1 / s, s and the product are rounded, and |q| < 2^15. A group with NaN or infinity gets
+// s = NaN, a group of zeros q = 0. What is stored is s times the codec's kIntUnit, a power of two: a sum of (integer codes) * q
+// times it is the sum of w x, for |x| < 2^120 below the end of fp32.
 #pragma once
 
 #include "kernels/kernel.h"

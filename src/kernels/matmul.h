@@ -14,6 +14,9 @@
 //   kSegments          `many` sums the columns of one scale block, then multiplies in fp32 by scale()
 //   finite_value<S>(I), has_nan(w, row)   optional: value() that takes NaN codes for numbers, and the look for them (arithmetic.h)
 //   kTensorScale       sums are multiplied by the view's tensor_scale at the end
+//   kIntUnit           optional: values are small integers times this power of two, and with kFoldBlock > 0 times a block scale.
+//                      Then also kMaxInt, the largest of them (12 x 32767 x 32 < 2^24), ints(I, I*), 16 dwords as signed bytes in
+//                      one or two vectors, and for `few` kIntVectors, lane_bytes<V>(), last_lane_bytes<V>() (matmul_int_few.h)
 #pragma once
 
 #include "kernels/kernel_table.h"

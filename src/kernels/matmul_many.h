@@ -91,7 +91,9 @@ struct Panel {
   std::int64_t k0, cols;
   std::byte* out;
   std::byte* folds;  // scale bytes of the 16 rows, 4 blocks in a dword: [blocks / 4][16]
-  std::int64_t ahead = 16;  // rows from a byte that is decoded to the one that is prefetched: of the next panel, past tiles if need be
+  std::int64_t ahead =
+      16;            // rows from a byte that is decoded to the one that is prefetched: of the next panel, past tiles if need be
+  bool far = false;  // prefetch to L2 only: what comes between drives it out of the first-level cache, and that takes as long
 };
 
 MOTET_VEC std::int64_t row_of(const Panel& p, int lane) { return p.row + (lane < p.rows ? lane : p.rows - 1); }
@@ -173,7 +175,10 @@ template <class Codec, class A>
   for (std::int64_t at = 0; at < bytes; at += 64, out += 16 * kBytes) {
     I columns[16];
     load_columns(rows, at, bytes - at, columns);
-    for (int r = 0; r < 16; ++r) prefetch(rows[r] + p.ahead * p.view.row_stride + at);
+    for (int r = 0; r < 16; ++r) {
+      const std::byte* next = rows[r] + p.ahead * p.view.row_stride + at;
+      p.far ? prefetch_l2(next) : prefetch(next);
+    }
     const std::byte* folds = p.folds;
     if constexpr (Codec::kFoldBlock > 0)
       folds += at / 64 * (16 * P / Codec::kFoldBlock) * 16;  // 16 bytes (one per row) for each block
@@ -280,6 +285,17 @@ MOTET_VEC Blocking blocking(const WeightView& w) {
   return b;
 }
 
+/// Columns from k0 on that are decoded together, at most `limit`: whole scale blocks, or a part of one.
+template <class Codec>
+MOTET_VEC std::int64_t slab_cols(const WeightView& w, std::int64_t k0, std::int64_t limit) {
+  std::int64_t cols = limit;
+  if constexpr (Codec::kSegments) {
+    const std::int64_t edge = (k0 / w.block_cols + 1) * w.block_cols - k0;
+    cols = w.block_cols <= limit ? limit / w.block_cols * w.block_cols : edge < limit ? edge : limit;
+  }
+  return w.cols - k0 < cols ? w.cols - k0 : cols;
+}
+
 /// Scratch: panels, then scales of segments or folded scale bytes, then the activations of `few`.
 struct Scratch {
   std::int64_t scales, few, end;
@@ -356,8 +372,8 @@ template <class Codec, class A>
   const Scratch area = scratch_layout<Codec, A>(w.cols);
   auto* scales = reinterpret_cast<float*>(args.scratch + area.scales);
   const std::int64_t rows = args.row_end - row < b.slab_rows ? args.row_end - row : b.slab_rows;
-  for (std::int64_t k0 = 0; k0 < w.cols; k0 += b.cols) {
-    const std::int64_t cols = w.cols - k0 < b.cols ? w.cols - k0 : b.cols;
+  for (std::int64_t k0 = 0, cols = 0; k0 < w.cols; k0 += cols) {
+    cols = slab_cols<Codec>(w, k0, b.cols);
     const std::int64_t panel_bytes = round_up(cols, 8) * 16 * A::kBytes;
     const Panel slab = {
         .view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = args.scratch, .folds = args.scratch + area.scales};

@@ -34,10 +34,10 @@ using Tiles = TileUnit;
 #endif
 
 inline constexpr std::int64_t kTileCols = 256, kTileBytes = 1024;
-inline constexpr std::int64_t kPairRows = 32;        // of the two panels that one tile block covers
-inline constexpr std::int64_t kMostTokenTiles = 32;  // of one pass
+inline constexpr std::int64_t kPairRows = 32;  // of the two panels that one tile block covers
 inline constexpr std::int64_t kWideSlabRows = 256;
 inline constexpr std::int64_t kSumTiles = 256;           // room for sums
+inline constexpr std::int64_t kMostTokenTiles = 32;      // of one pass: another one reads all weights again
 inline constexpr std::int64_t kResidentBytes = 1 << 20;  // of activations that stay in L2 while rows pass
 inline constexpr std::int64_t kEncodedBytes = 4 << 20;   // of activations that one pass encodes
 
@@ -154,12 +154,18 @@ MOTET_VEC void tile_block_of(Tiles& tiles, const TileBlock& b, bool two_panels, 
 struct TileScratch {
   std::int64_t folds, scales, part, sums, encoded, few, end;
 };
-/// Tiles of tokens that one pass takes.
+MOTET_VEC std::int64_t between(std::int64_t value, std::int64_t least, std::int64_t most) {
+  return value < least ? least : value < most ? value : most;
+}
+/// Bytes of the activations of a tile of tokens, all columns.
 template <int kPlanes>
-MOTET_VEC std::int64_t most_token_tiles(std::int64_t cols) {
-  if constexpr (kPlanes == 1) return kMostTokenTiles;
-  const std::int64_t fit = kEncodedBytes / (round_up(cols, 32) / 32 * 2 * kTileBytes);
-  return fit < 2 ? 2 : fit < kMostTokenTiles ? fit : kMostTokenTiles;
+MOTET_VEC std::int64_t token_tile_bytes(std::int64_t cols) {
+  return round_up(cols, 32) / 32 * kPlanes * kTileBytes;
+}
+/// Tiles of tokens that one pass takes at most.
+template <int kPlanes>
+MOTET_VEC std::int64_t pass_tiles(std::int64_t cols) {
+  return kPlanes == 1 ? kMostTokenTiles : between(kEncodedBytes / token_tile_bytes<kPlanes>(cols), 2, kMostTokenTiles);
 }
 /// Bytes of the folded scales of a panel, all columns.
 template <class Codec>
@@ -176,28 +182,16 @@ MOTET_VEC TileScratch tile_scratch(std::int64_t cols) {
   s.part = s.scales + (Codec::kSegments ? kTileCols / kSmallestSegment * kPairRows * 4 : 0);
   s.sums = s.part + (Codec::kSegments ? 4 * kTileBytes : 0);
   s.encoded = s.sums + kSumTiles * kTileBytes;
-  s.few = s.encoded + (kPlanes == 2 ? most_token_tiles<kPlanes>(cols) * (round_up(cols, 32) / 32 * 2 * kTileBytes) : 0);
+  s.few = s.encoded + (kPlanes == 2 ? pass_tiles<2>(cols) * token_tile_bytes<2>(cols) : 0);
   s.end = s.few + (Codec::kFoldBlock > 0 ? Codec::kMaxFew * ordered_bytes<Codec, Few>(cols) : 0);
   return s;
 }
 
-/// Columns from k0 on that are decoded together: whole scale blocks, or a part of one.
-template <class Codec>
-MOTET_VEC std::int64_t tile_cols(const WeightView& w, std::int64_t k0) {
-  std::int64_t cols = kTileCols;
-  if constexpr (Codec::kSegments) {
-    const std::int64_t edge = (k0 / w.block_cols + 1) * w.block_cols - k0;
-    cols = w.block_cols <= cols ? cols / w.block_cols * w.block_cols : edge < cols ? edge : cols;
-  }
-  return w.cols - k0 < cols ? w.cols - k0 : cols;
-}
-
 /// Rows that pass before the next block of columns. Few while the activations stay in L2, so that each row is read in one run;
 /// else, and where columns lie in runs, as many as there is room for sums.
-MOTET_VEC std::int64_t slab_rows(const TokenTiles& tokens, std::int64_t x_bytes, bool by_rows) {
-  if (by_rows && tokens.tokens * x_bytes <= kResidentBytes) return kPairRows;
-  const std::int64_t room = kSumTiles / tokens.count * 16;
-  return room < kWideSlabRows ? room : kWideSlabRows;
+MOTET_VEC std::int64_t slab_rows(std::int64_t tiles, std::int64_t tile_bytes, bool by_rows) {
+  if (by_rows && tiles * tile_bytes <= kResidentBytes) return kPairRows;
+  return between(kSumTiles / tiles * 16, kPairRows, kWideSlabRows);
 }
 
 /// What the functions of one pass share: `tokens` tokens of args from `token` on.
@@ -298,10 +292,17 @@ template <class Codec, class Few, int kPlanes>
   std::byte* const folds = scratch + pass.area.folds;
   fill_slab_folds<Codec>({.view = w, .row = row, .rows = rows, .k0 = 0, .cols = w.cols, .out = nullptr, .folds = folds});
   for (std::int64_t k0 = 0, cols = 0; k0 < w.cols; k0 += cols) {
-    cols = tile_cols<Codec>(w, k0);
+    cols = slab_cols<Codec>(w, k0, kTileCols);
     const std::int64_t padded = round_up(cols, pass.step), panel_bytes = padded * 32;
-    Panel slab = {
-        .view = w, .row = row, .rows = rows, .k0 = k0, .cols = cols, .out = scratch, .folds = nullptr, .ahead = kPairRows};
+    Panel slab = {.view = w,
+                  .row = row,
+                  .rows = rows,
+                  .k0 = k0,
+                  .cols = cols,
+                  .out = scratch,
+                  .folds = nullptr,
+                  .ahead = kPairRows,
+                  .far = true};
     if (!by_rows) fill_panels<Codec>(slab, panel_bytes);
     for (std::int64_t r = 0; r < rows; r += kPairRows) {
       slab.row = row + r;
@@ -337,7 +338,7 @@ template <class Codec, class Few, int kPlanes>
 /// Rows of x as two planes of A tiles: high = x rounded to bf16, low = the rest rounded to bf16.
 [[gnu::noinline]] void encode_tiles(const MatmulArgs& args, std::int64_t token, const TokenTiles& tokens, std::byte* out) {
   const std::int64_t steps = round_up(args.weight->cols, 32) / 32;
-  for (std::int64_t t = 0; t < tokens.count; ++t, out += steps * 2 * kTileBytes)
+  for (std::int64_t t = 0; t < tokens.count; ++t, out += token_tile_bytes<2>(args.weight->cols))
     for (std::int64_t i = 0; i < tokens.rows; ++i) {
       const auto* x = reinterpret_cast<const float*>(args.x + (token + tokens.first(t) + i) * args.x_stride);
       for (std::int64_t s = 0; s < steps; ++s) {
@@ -352,7 +353,8 @@ template <class Codec, class Few, int kPlanes>
 void many_on_tiles(const MatmulArgs& args) {
   const WeightView& w = *args.weight;
   const TileScratch area = tile_scratch<Codec, Few, kPlanes>(w.cols);
-  const std::int64_t most = 16 * most_token_tiles<kPlanes>(w.cols), passes = (args.tokens + most - 1) / most;
+  const std::int64_t most = 16 * pass_tiles<kPlanes>(w.cols), passes = (args.tokens + most - 1) / most;
+  const std::int64_t tile_bytes = token_tile_bytes<kPlanes>(w.cols);
   int step = 32;
   if constexpr (Codec::kSegments) step = w.block_cols % 32 == 0 || w.block_cols >= w.cols ? 32 : 16;
   Tiles tiles;
@@ -360,12 +362,12 @@ void many_on_tiles(const MatmulArgs& args) {
     const TokenTiles tokens(args.tokens / passes + (p < args.tokens % passes ? 1 : 0));
     TileRows<kPlanes> x = {args.x + token * args.x_stride, args.x_stride};
     if constexpr (kPlanes == 2) {
-      x = {args.scratch + area.encoded, round_up(w.cols, 32) / 32 * 2 * kTileBytes};
+      x = {args.scratch + area.encoded, tile_bytes};
       if (!args.encoded || passes > 1) encode_tiles(args, token, tokens, args.scratch + area.encoded);
     }
     configure_tiles(tiles, tokens.rows, step);
     const TilePass<kPlanes> pass = {args, token, tokens, x, area, step};
-    const std::int64_t slab = slab_rows(tokens, round_up(w.cols, 32) * 2 * kPlanes, few_reads<Codec>(w));
+    const std::int64_t slab = slab_rows(tokens.count, tile_bytes, few_reads<Codec>(w));
     for (std::int64_t row = args.row_begin; row < args.row_end; row += slab)
       run_tile_slab<Codec, Few>(tiles, pass, row, args.row_end - row < slab ? args.row_end - row : slab);
     token += tokens.tokens;

@@ -36,6 +36,8 @@
 #define MOTET_HAS_BF16_DOT 0
 #endif
 
+MOTET_VEC void prefetch_l2(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
 /// The tile unit, or its model (tile_model.h).
 #if MOTET_HAS_BF16_DOT && ((defined(__AMX_TILE__) && defined(__AMX_BF16__)) || MOTET_TILE_MODEL)
 #define MOTET_HAS_TILES 1

@@ -16,7 +16,8 @@
 namespace motet::laws {
 
 const Environment& machine();
-/// Ways whose target is usable here. A target that is not is the machine's, and `motet check` lists it as skipped.
+/// Every form of the best target and of `generic`, and the backends without targets. MOTET_TARGET makes another the best:
+/// `make test-all` goes through all that are usable.
 std::vector<CheckWay> usable_ways();
 /// The double-precision backend with one thread.
 CheckWay reference_way();

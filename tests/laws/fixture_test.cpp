@@ -17,12 +17,9 @@ const Environment& machine() {
 
 std::vector<CheckWay> usable_ways() {
   std::vector<CheckWay> usable;
-  for (const CheckWay& way : check_ways(machine())) {
-    const auto is_missing = [&](const TargetFacts& target) {
-      return target.name == way.target && !(target.compiled && target.usable);
-    };
-    if (std::none_of(machine().targets.begin(), machine().targets.end(), is_missing)) usable.push_back(way);
-  }
+  const std::string best = machine().targets.front().name;  // usable ones come first; MOTET_TARGET puts another first
+  for (const CheckWay& way : check_ways(machine()))
+    if (way.target.empty() || way.target == best || way.target == "generic") usable.push_back(way);
   return usable;
 }
 
