@@ -80,7 +80,7 @@ void apply_gated(const Activation& a, const float* gate, float* up, std::int64_t
       return with_gate(gate, up, count, [=](float g, float u) { return at_most(silu(g), limit) * clamped(u, limit); });
     case ActivationKind::situ:
       return with_gate(gate, up, count, [=](float g, float u) {
-        return alpha * std::tanh(g / alpha) * sigmoid(g) * (limit * std::tanh(u / limit));
+        return alpha * __builtin_tanhf(g / alpha) * sigmoid(g) * (limit * __builtin_tanhf(u / limit));
       });
     case ActivationKind::relu2:
       return;
