@@ -12,12 +12,11 @@
 // then those of the low parts. The instruction treats subnormal operands and sums as zero: an activation below 2^-126, or one
 // whose low part is, is off by up to 2^-126.
 //
-// Evidence: one core of a Granite Rapids, December 2026, CPU time, other programs beside, of 3.88 TFLOP/s that the instruction reaches.
-//   MXFP4, 2880 columns, bf16_tile     16 tokens 0.48, 32 0.78, 64 1.2, 128 1.5 TFLOP/s: decoding 32 rows takes 3 us, their tiles 1.2 us
-//                                      for 16 tokens and 9 us for 128
-//   tiles alone, panels in caches      all columns at a time 2.4, blocks of 480 with tokens loaded past the first-level cache 2.8 (the
-//                                      sums go out and in, 8 KiB each time): but decoding and 32 tokens then no longer fit beside it
-//   blocks of 384 or 512 columns       0 to 4 % faster from 64 tokens on, 25 % slower with 16 and 32
+// Evidence: one core of a Granite Rapids, December 2026, CPU time, other programs beside; the instruction reaches 3.88 TFLOP/s.
+// MXFP4, 2880 columns, bf16_tile: 16 tokens 0.48, 32 0.78, 64 1.2, 128 1.5 TFLOP/s. Decoding 32 rows takes 3 us.
+// Tiles alone, panels in caches: all columns at a time 2.4; blocks of 480, tokens loaded past the first-level cache 2.8 (the sums
+// go out and in, 8 KiB each time), but then decoding and 32 tokens do not fit beside them. Whole kernel in blocks of 384 or 512
+// columns: 0 to 4 % faster from 64 tokens on, 25 % slower with 16 and 32.
 #pragma once
 
 #include "kernels/matmul_many.h"
