@@ -338,7 +338,7 @@ template <class Codec, class Few, int kPlanes>
 }
 
 /// Rows of x as two planes of A tiles: high = x rounded to bf16, low = the rest rounded to bf16.
-[[gnu::noinline]] void encode_tiles(const MatmulArgs& args, std::int64_t token, const TokenTiles& tokens, std::byte* out) {
+[[gnu::noinline]] inline void encode_tiles(const MatmulArgs& args, std::int64_t token, const TokenTiles& tokens, std::byte* out) {
   const std::int64_t steps = round_up(args.weight->cols, 32) / 32;
   for (std::int64_t t = 0; t < tokens.count; ++t, out += token_tile_bytes<2>(args.weight->cols))
     for (std::int64_t i = 0; i < tokens.rows; ++i) {

@@ -159,7 +159,7 @@ std::string_view encoding_of(KernelArithmetic arithmetic) noexcept {
 }  // namespace
 
 std::string CpuKernels::arithmetic() const {
-  const std::string many(name_of(gate_up.many->arithmetic));
+  std::string many(name_of(gate_up.many->arithmetic));
   if (gate_up.max_few == 0 || gate_up.few->arithmetic == gate_up.many->arithmetic) return many;
   return std::string(name_of(gate_up.few->arithmetic)) + " for few tokens, " + many + " for many";
 }
