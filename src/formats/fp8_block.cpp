@@ -51,10 +51,16 @@ struct Fp8BlockCodec {
     return load(lanes);
   }
 
-  /// Sign to bit 31, exponent and mantissa to bits 20..26: the value times 2^-120, subnormals included. NaN codes are +-480.
+  /// NaN codes are +-480. Exponent and mantissa go to bits 20..26 and the exponent up by 120: g, right for all but subnormal codes,
+  /// which are 2 g - 2^-6: the ones for which g - 2^-6 is negative. No fp32 subnormal comes up, as the product of one takes some
+  /// processors 150 cycles (fp8 at one token on a Granite Rapids: 1.3 GB/s when codes were read as subnormals).
   template <int S>
   MOTET_VEC F finite_value(I raw) {
-    return mul(as_float(iand(sar<4>(shl<24 - 8 * S>(raw)), ibroadcast(0x87F00000u))), broadcast(0x1p120f));
+    const I bits = shl<24 - 8 * S>(raw);
+    const F g = as_float(iadd(iand(shr<4>(bits), ibroadcast(0x07F00000u)), ibroadcast(120u << 23)));
+    const I less = as_dwords(fma(g, broadcast(1.0f), broadcast(-0x1p-6f)));
+    const F magnitude = fma(as_float(iand(less, sar<31>(less))), broadcast(1.0f), g);
+    return as_float(ior(as_dwords(magnitude), iand(bits, ibroadcast(0x80000000u))));
   }
   /// For rows of bytes side by side.
   static bool has_nan(const WeightView& w, std::int64_t row) {
@@ -174,8 +180,9 @@ std::optional<std::string> check_values(const WeightView& view) {
 /// DeepSeek-V3, whose "inverse" scale multiplies; compressed-tensors.
 std::vector<Spelling> spellings() {
   const std::vector<DType> codes = {DType::f8_e4m3}, scales = {DType::f32, DType::bf16, DType::f8_e8m0};
-  return {{.codes = "weight", .code_dtypes = codes, .scales = "weight_scale_inv", .scale_dtypes = scales, .configured_blocks = true},
-          {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales, .configured_blocks = true}};
+  return {
+      {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale_inv", .scale_dtypes = scales, .configured_blocks = true},
+      {.codes = "weight", .code_dtypes = codes, .scales = "weight_scale", .scale_dtypes = scales, .configured_blocks = true}};
 }
 
 }  // namespace
