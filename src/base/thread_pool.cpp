@@ -126,8 +126,8 @@ void ThreadPool::work(int thread) noexcept {
   std::uint32_t seen = 0;
   for (;;) {
     wait_while(generation_, seen);
-    if (stopping_.load()) return;
-    seen = generation_.load(std::memory_order_acquire);
+    seen = generation_.load();
+    if (stopping_.load()) return;  // after `seen`: stop() sets it before the last generation, which nothing would end the wait for
     const auto ran = static_cast<std::uint32_t>(take_pieces(seen, thread));
     if (ran != 0 && unfinished_.fetch_sub(ran) == ran) unfinished_.notify_one();
   }
