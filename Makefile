@@ -30,7 +30,7 @@ demo: release
 test: DEPS_FOR = test
 test: release
 	$(MAKE) check
-	ctest --preset release -j 1
+	ctest --preset release -j $(JOBS)
 	$(MAKE) dev
 	ctest --preset dev -j $(JOBS)
 

@@ -44,11 +44,12 @@ inline constexpr Target kTargets[] = {
 
 /// The kernels of `amx` over a software model of the tile instructions (kernels/tile_model.h): tested on processors that have none.
 inline constexpr Target kTileModel = {"tile_model", "-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mavx512bf16;-mavx512vbmi",
-                               "AVX-512 F, BW, DQ, VL, VNNI, VBMI and BF16"};
+                                      "AVX-512 F, BW, DQ, VL, VNNI, VBMI and BF16"};
 
 inline const KernelSet* set_of(std::string_view format, const Target& target, KernelArithmetic arithmetic) {
   if (&target != &kTileModel) return find_kernels(format, target.name, arithmetic);
-  if (arithmetic != KernelArithmetic::bf16_tile && arithmetic != KernelArithmetic::bf16x2_tile) return nullptr;  // as in avx512_bf16
+  if (arithmetic != KernelArithmetic::bf16_tile && arithmetic != KernelArithmetic::bf16x2_tile)
+    return nullptr;  // as in avx512_bf16
   const KernelSet* sets = nullptr;
 #define MOTET_FORMAT(name) \
   if (format == #name) sets = kernels_of<format_tag::name, target_tag::tile_model>();
@@ -110,7 +111,8 @@ inline std::vector<Which> ways(const KernelSet& set) {
   return result;
 }
 
-/// Scratch of one thread, NaN at first: nothing may be used that was not written. Kept from call to call, the second call is told so.
+/// Scratch of one thread, NaN at first: nothing may be used that was not written. Kept from call to call, the second call is told
+/// so.
 struct Scratch {
   std::int64_t bytes;
   std::unique_ptr<std::byte, void (*)(void*)> data;
@@ -197,24 +199,37 @@ inline float exact_one(KernelArithmetic arithmetic) {
                                                     : 1.0f;
 }
 
-/// The first output that is further from the double result of `truth` than the bound; "" when none is.
-inline std::string first_wrong(const Format& format, const WeightView& truth, const Activations& x, std::int64_t first,
-                               std::int64_t tokens, const std::vector<float>& out) {
-  std::vector<double> row(static_cast<std::size_t>(truth.cols));
-  for (std::int64_t n = 0; n < truth.rows; ++n) {
-    format.decode(truth, n, 0, truth.cols, row.data());
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      double sum = 0, magnitude = 0;
-      for (std::int64_t k = 0; k < truth.cols; ++k) {
-        const double product = row[static_cast<std::size_t>(k)] * x.value(first + t, k);
-        sum += product;
-        magnitude += std::fabs(product);
+/// What the products of the first `tokens` tokens are in double, and how far from that an output may be. [token][row]
+struct Truth {
+  std::int64_t rows;
+  std::vector<double> sums, bounds;
+  Truth(const Format& format, const WeightView& weight, const Activations& x, std::int64_t tokens)
+      : rows(weight.rows), sums(static_cast<std::size_t>(tokens * rows)), bounds(sums.size()) {
+    std::vector<double> row(static_cast<std::size_t>(weight.cols));
+    for (std::int64_t n = 0; n < rows; ++n) {
+      format.decode(weight, n, 0, weight.cols, row.data());
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        double sum = 0, magnitude = 0;
+        for (std::int64_t k = 0; k < weight.cols; ++k) {
+          const double product = row[static_cast<std::size_t>(k)] * x.value(t, k);
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        sums[static_cast<std::size_t>(t * rows + n)] = sum;
+        bounds[static_cast<std::size_t>(t * rows + n)] = accumulation_bound(weight.cols) * magnitude + encoding_bound(row, x, t);
       }
-      const double got = static_cast<double>(out[static_cast<std::size_t>(t * truth.rows + n)]);
-      if (!(std::fabs(got - sum) <= accumulation_bound(truth.cols) * magnitude + encoding_bound(row, x, first + t)))
-        return "row " + std::to_string(n) + ", token " + std::to_string(t) + ": " + std::to_string(got) + " instead of " +
-               std::to_string(sum);
     }
+  }
+};
+
+/// The first output of the first `tokens` tokens that is further from the truth than its bound; "" when none is.
+inline std::string first_wrong(const Truth& truth, std::int64_t tokens, const std::vector<float>& out) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(tokens * truth.rows); ++i) {
+    const double got = static_cast<double>(out[i]);
+    if (!(std::fabs(got - truth.sums[i]) <= truth.bounds[i]))
+      return "row " + std::to_string(static_cast<std::int64_t>(i) % truth.rows) + ", token " +
+             std::to_string(static_cast<std::int64_t>(i) / truth.rows) + ": " + std::to_string(got) + " instead of " +
+             std::to_string(truth.sums[i]);
   }
   return "";
 }

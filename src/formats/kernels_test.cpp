@@ -12,37 +12,28 @@ using testing::first_wrong;
 using testing::Layout;
 using testing::run;
 using testing::TestMatrix;
+using testing::Truth;
 using testing::Which;
 using testing::widths;
 
-class Kernels : public testing::KernelCase {
- protected:
-  /// Nothing where the format or the set does not have the layout.
-  std::unique_ptr<TestMatrix> matrix_for(std::int64_t rows, std::int64_t cols, Layout layout, unsigned seed) const {
-    if (!set().reads_packed && (layout == Layout::packed || layout == Layout::doubled_packed)) return nullptr;
-    return testing::make_matrix(format(), rows, cols, layout, seed);
-  }
-};
+class Kernels : public testing::KernelCase {};
 
 TEST_P(Kernels, MatchTheDoubleDecoderInEveryLayout) {
   for (const Layout layout : testing::kLayouts) {
     for (const std::int64_t cols : widths(format())) {
       for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{37}, std::int64_t{133}}) {
         if (rows == 133 && cols > 800) continue;
-        const auto matrix = matrix_for(rows, cols, layout, 7);
+        const auto matrix = testing::make_matrix(format(), rows, cols, layout, 7);
         if (!matrix) continue;
         const Activations x(set(), 25, cols, 11);
+        const Truth truth(format(), matrix->encoded.view, x, 25);
         for (const std::int64_t tokens : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 25}) {
           if (cols > 1000 && tokens > 3 && tokens != 8 && tokens != 25) continue;  // the rest is proven equal by L15 below
           SCOPED_TRACE(std::string(testing::name_of(layout)) + " " + std::to_string(rows) + " x " + std::to_string(cols) +
                        ", tokens " + std::to_string(tokens));
-          EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, tokens,
-                                run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens)),
-                    "");
+          EXPECT_EQ(first_wrong(truth, tokens, run(set(), Which::many, matrix->view, 0, rows, x, 0, tokens)), "");
           if (tokens > set().max_few || !set().few_reads(matrix->view)) continue;
-          EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, tokens,
-                                run(set(), Which::few, matrix->view, 0, rows, x, 0, tokens)),
-                    "");
+          EXPECT_EQ(first_wrong(truth, tokens, run(set(), Which::few, matrix->view, 0, rows, x, 0, tokens)), "");
         }
       }
     }
@@ -51,13 +42,13 @@ TEST_P(Kernels, MatchTheDoubleDecoderInEveryLayout) {
 
 TEST_P(Kernels, ReadManyColumnsInBlocks) {  // longer than one slab holds
   for (const Layout layout : {Layout::rows, Layout::columns, Layout::packed}) {
-    const auto matrix = matrix_for(18, 9248, layout, 5);
+    const auto matrix = testing::make_matrix(format(), 18, 9248, layout, 5);
     if (!matrix) continue;
     const Activations x(set(), 14, 9248, 3);
-    EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, 14, run(set(), Which::many, matrix->view, 0, 18, x, 0, 14)), "");
+    const Truth truth(format(), matrix->encoded.view, x, 14);
+    EXPECT_EQ(first_wrong(truth, 14, run(set(), Which::many, matrix->view, 0, 18, x, 0, 14)), "");
     if (set().few != nullptr && set().few_reads(matrix->view)) {
-      EXPECT_EQ(first_wrong(format(), matrix->encoded.view, x, 0, 2, testing::run_all(set(), Which::few, matrix->view, x, 0, 2)),
-                "");
+      EXPECT_EQ(first_wrong(truth, 2, testing::run_all(set(), Which::few, matrix->view, x, 0, 2)), "");
     }
   }
 }
@@ -65,7 +56,7 @@ TEST_P(Kernels, ReadManyColumnsInBlocks) {  // longer than one slab holds
 TEST_P(Kernels, L15_BitsDoNotDependOnTokensOrRowBegin) {
   const std::int64_t rows = 70, cols = 352;
   for (const Layout layout : testing::kLayouts) {
-    const auto matrix = matrix_for(rows, cols, layout, 1);
+    const auto matrix = testing::make_matrix(format(), rows, cols, layout, 1);
     if (!matrix) continue;
     const Activations x(set(), 33, cols, 2);
     for (const Which which : testing::ways(set())) {
@@ -115,9 +106,10 @@ TEST_P(Kernels, TakeBf16RowsWhereTheyEncode) {
   const std::int64_t cols = format().facts.block_cols > 0 ? 11 * 32 : 331, tokens = 13;
   const auto matrix = testing::make_matrix(format(), 37, cols, Layout::rows, 3);
   const Activations x(rows_of_bf16, tokens, cols, 8);
+  const Truth truth(format(), matrix->view, x, tokens);
   for (const Which which : testing::ways(set())) {
     if (which == Which::many && !set().many_takes(DType::bf16)) continue;
-    EXPECT_EQ(first_wrong(format(), matrix->view, x, 0, tokens, testing::run_all(set(), which, matrix->view, x, 0, tokens)), "");
+    EXPECT_EQ(first_wrong(truth, tokens, testing::run_all(set(), which, matrix->view, x, 0, tokens)), "");
   }
 }
 
@@ -164,8 +156,8 @@ void expect_noticed(const Format& format, const KernelSet& set, const TestMatrix
   view.codes = copy.codes.data();
   if (view.scales != nullptr) view.scales = copy.scales.data();
   spoil(view, copy.codes.data(), copy.scales.data());
-  for (const Which which : testing::ways(set))
-    EXPECT_NE(first_wrong(format, matrix.view, x, 0, 3, testing::run_all(set, which, view, x, 0, 3)), "");
+  const Truth truth(format, matrix.view, x, 3);
+  for (const Which which : testing::ways(set)) EXPECT_NE(first_wrong(truth, 3, testing::run_all(set, which, view, x, 0, 3)), "");
 }
 
 TEST_P(Kernels, TheBoundNoticesAFlippedCode) {

@@ -50,12 +50,11 @@ struct KernelSet {
   DType activation = DType::f32;       ///< element type that `many` reads as it lies
   bool many_encodes = false;           ///< `many` takes f32 and bf16 rows alike and encodes them into scratch; `few` always does
   std::int64_t k_unit = 32;            ///< x rows are zero-padded to a multiple of this many elements
-  bool reads_packed = false;           ///< `few` and `many` take packed matrices too (formats/packed.h)
   int max_few = 0;                     ///< `few` takes 1..max_few tokens; 0 = there is no `few`
   bool folds = false;                  ///< `many` folds block scales into the weights where that is exact for a whole row; a row where it is
                                        ///< not (its own bytes decide) is summed in the order of `few`
   std::int64_t (*scratch_bytes)(std::int64_t cols) noexcept = nullptr;   ///< bytes that a call needs for this reduction length
-  /// Straight from the stored bytes, several rows in flight. Null when the arithmetic has none.
+  /// Both take packed matrices too (formats/packed.h). `few`: straight from the stored bytes, several rows in flight. Null when the arithmetic has none.
   void (*few)(const MatmulArgs&) noexcept = nullptr;
   /// Any number of tokens: decodes a slab of rows once into panels in scratch, then tiles over tokens. Null when the arithmetic has none.
   void (*many)(const MatmulArgs&) noexcept = nullptr;

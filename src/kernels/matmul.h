@@ -30,20 +30,28 @@
 namespace motet::MOTET_TARGET {
 namespace {
 
+#if MOTET_TILE_MODEL
+inline constexpr bool kOnlyTiles = true;  // the other sets are those of another target
+#else
+inline constexpr bool kOnlyTiles = false;
+#endif
+
 template <class Codec, class A>
-constexpr KernelSet kernel_set(std::string_view format, std::string_view target) {
-  return {.format = format,
-          .target = target,
-          .arithmetic = A::kName,
-          .activation = A::kActivation,
-          .k_unit = 32,
-          .reads_packed = true,
-          .max_few = Codec::kMaxFew,
-          .folds = Codec::kFoldBlock > 0,
-          .scratch_bytes = scratch_bytes<Codec, A>,
-          .few = few<Codec, A>,
-          .many = many<Codec, A>,
-          .few_reads = few_reads<Codec>};
+constexpr KernelSet kernel_set([[maybe_unused]] std::string_view format, [[maybe_unused]] std::string_view target) {
+  if constexpr (kOnlyTiles)
+    return {};
+  else
+    return {.format = format,
+            .target = target,
+            .arithmetic = A::kName,
+            .activation = A::kActivation,
+            .k_unit = 32,
+            .max_few = Codec::kMaxFew,
+            .folds = Codec::kFoldBlock > 0,
+            .scratch_bytes = scratch_bytes<Codec, A>,
+            .few = few<Codec, A>,
+            .many = many<Codec, A>,
+            .few_reads = few_reads<Codec>};
 }
 
 template <class Codec>
@@ -65,7 +73,6 @@ constexpr KernelSet tile_set([[maybe_unused]] std::string_view format, [[maybe_u
             .activation = kSplit ? DType::f32 : DType::bf16,
             .many_encodes = kSplit,
             .k_unit = 32,
-            .reads_packed = true,
             .folds = Codec::kFoldBlock > 0,
             .scratch_bytes = tile_scratch_bytes<Codec, kSplit>,
             .many = kSplit ? many_bf16x2_tile<Codec> : many_bf16_tile<Codec>,
@@ -77,12 +84,11 @@ constexpr KernelSet tile_set([[maybe_unused]] std::string_view format, [[maybe_u
 /// int16_dot or int8_dot.
 template <class Codec, int kBits>
 constexpr KernelSet int_set([[maybe_unused]] std::string_view format, [[maybe_unused]] std::string_view target) {
-  if constexpr (kHasInts<Codec>)
+  if constexpr (kHasInts<Codec> && !kOnlyTiles)
     return {.format = format,
             .target = target,
             .arithmetic = kBits == 16 ? KernelArithmetic::int16_dot : KernelArithmetic::int8_dot,
             .many_encodes = true,
-            .reads_packed = true,
             .max_few = kMaxFewInt<kBits / 8>,
             .scratch_bytes = int_scratch_bytes<Codec, kBits / 8>,
             .few = int_few<Codec, kBits / 8>,

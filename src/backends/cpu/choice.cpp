@@ -93,9 +93,8 @@ const KernelSet* first_of(const std::vector<std::string>& ranking, const Questio
 }
 
 const KernelSet* many_of(const Question& question, const Part& part, DType x) {
-  const bool packed = packs(question, part);
   return first_of(question.environment.arithmetic_ranking, question, part.format(),
-                  [=](const KernelSet& set) { return set.many_takes(x) && (!packed || set.reads_packed); });
+                  [=](const KernelSet& set) { return set.many_takes(x); });
 }
 
 /// Tokens up to which `few` is not slower than this `many`, whatever `few` it is.
@@ -113,8 +112,8 @@ CpuProjection projection_of(const Question& question, const Part& part, DType x)
   out.many = many_of(question, part, x);
   if (out.many == nullptr || !part.of_expert || question.wishes.invariant) return out;
   if (part.projection->transposed && !packed) return out;
-  out.few = first_of(question.environment.few_ranking, question, part.format(),
-                     [=](const KernelSet& set) { return set.few != nullptr && (!packed || set.reads_packed); });
+  out.few =
+      first_of(question.environment.few_ranking, question, part.format(), [](const KernelSet& set) { return set.few != nullptr; });
   if (out.few != nullptr) out.max_few = std::min<std::int64_t>(out.few->max_few, few_beside(*out.many, packed));
   return out;
 }
