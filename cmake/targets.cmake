@@ -29,6 +29,9 @@ function(motet_kernel_objects target sources flags)
   # g++ 12 reports its own intrinsics headers as reading uninitialised values (GCC bug 105593).
   target_compile_options(motet_kernels_${target} PRIVATE ${flags} $<$<CONFIG:Release>:-O3> $<$<CONFIG:Debug>:-O1>
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
+  if(MOTET_SANITIZE MATCHES address)  # a sixth of their compile time; they keep no reference to a local
+    target_compile_options(motet_kernels_${target} PRIVATE -fno-sanitize-address-use-after-scope)
+  endif()
   target_compile_definitions(motet_kernels_${target} PRIVATE MOTET_TARGET=${target} MOTET_TARGET_${target}=1 ${ARGN})
 endfunction()
 

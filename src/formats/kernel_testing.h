@@ -173,22 +173,21 @@ inline double encoding_step(KernelArithmetic arithmetic, float peak) {
   return static_cast<double>(step) * (0.5 + 0x1p-7);
 }
 
-/// What the encoding of a token may change in its product with a row of weights.
-inline double encoding_bound(const std::vector<double>& row, const Activations& x, std::int64_t token) {
-  if (x.arithmetic == KernelArithmetic::bf16x2_tile) {  // x = high + low to 2^-17; parts below 2^-126 are lost
-    double bound = 0;
-    for (std::int64_t k = 0; k < x.cols; ++k)
-      bound += std::fabs(row[static_cast<std::size_t>(k)]) * (std::fabs(x.value(token, k)) * 0x1p-17 + 0x1p-126);
+/// What the encoding of a token's activations x may change in their product with a row of weights.
+inline double encoding_bound(KernelArithmetic arithmetic, const double* row, const double* x, std::int64_t cols) {
+  double bound = 0;
+  if (arithmetic == KernelArithmetic::bf16x2_tile) {  // x = high + low to 2^-17; parts below 2^-126 are lost
+    for (std::int64_t k = 0; k < cols; ++k) bound += std::fabs(row[k]) * (std::fabs(x[k]) * 0x1p-17 + 0x1p-126);
     return bound;
   }
-  double bound = 0;
-  for (std::int64_t k0 = 0; k0 < x.cols; k0 += kActivationGroup) {
+  if (encoding_step(arithmetic, 1) == 0) return 0;
+  for (std::int64_t k0 = 0; k0 < cols; k0 += kActivationGroup) {
     double weights = 0, peak = 0;
-    for (std::int64_t k = k0; k < std::min(k0 + kActivationGroup, x.cols); ++k) {
-      weights += std::fabs(row[static_cast<std::size_t>(k)]);
-      peak = std::max(peak, std::fabs(x.value(token, k)));
+    for (std::int64_t k = k0; k < std::min(k0 + kActivationGroup, cols); ++k) {
+      weights += std::fabs(row[k]);
+      peak = std::max(peak, std::fabs(x[k]));
     }
-    bound += weights * encoding_step(x.arithmetic, static_cast<float>(peak));
+    bound += weights * encoding_step(arithmetic, static_cast<float>(peak));
   }
   return bound;
 }
@@ -203,20 +202,26 @@ inline float exact_one(KernelArithmetic arithmetic) {
 struct Truth {
   std::int64_t rows;
   std::vector<double> sums, bounds;
-  Truth(const Format& format, const WeightView& weight, const Activations& x, std::int64_t tokens)
+  Truth(const Format& format, const WeightView& weight, const Activations& activations, std::int64_t tokens)
       : rows(weight.rows), sums(static_cast<std::size_t>(tokens * rows)), bounds(sums.size()) {
-    std::vector<double> row(static_cast<std::size_t>(weight.cols));
+    const std::int64_t cols = weight.cols;
+    std::vector<double> xs(static_cast<std::size_t>(tokens * cols)), decoded(static_cast<std::size_t>(cols));
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t k = 0; k < cols; ++k) xs[static_cast<std::size_t>(t * cols + k)] = activations.value(t, k);
+    const double* const row = decoded.data();
     for (std::int64_t n = 0; n < rows; ++n) {
-      format.decode(weight, n, 0, weight.cols, row.data());
+      format.decode(weight, n, 0, cols, decoded.data());
       for (std::int64_t t = 0; t < tokens; ++t) {
+        const double* const x = xs.data() + t * cols;
         double sum = 0, magnitude = 0;
-        for (std::int64_t k = 0; k < weight.cols; ++k) {
-          const double product = row[static_cast<std::size_t>(k)] * x.value(t, k);
+        for (std::int64_t k = 0; k < cols; ++k) {
+          const double product = row[k] * x[k];
           sum += product;
           magnitude += std::fabs(product);
         }
-        sums[static_cast<std::size_t>(t * rows + n)] = sum;
-        bounds[static_cast<std::size_t>(t * rows + n)] = accumulation_bound(weight.cols) * magnitude + encoding_bound(row, x, t);
+        const auto at = static_cast<std::size_t>(t * rows + n);
+        sums[at] = sum;
+        bounds[at] = accumulation_bound(cols) * magnitude + encoding_bound(activations.arithmetic, row, x, cols);
       }
     }
   }

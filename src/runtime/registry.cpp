@@ -12,6 +12,24 @@ namespace {
 
 ListEntry entry(std::string_view name, std::string_view about) { return {std::string(name), std::string(about)}; }
 
+std::string_view about(KernelArithmetic arithmetic) noexcept {
+  switch (arithmetic) {
+    case KernelArithmetic::f32:
+      return "fp32 activations and accumulation; levels exact, bf16 and fast";
+    case KernelArithmetic::bf16_dot:
+      return "bf16 activations, pairs summed into fp32; levels bf16 and fast";
+    case KernelArithmetic::bf16_tile:
+      return "bf16 activations in tiles of target amx; levels bf16 and fast";
+    case KernelArithmetic::bf16x2_tile:
+      return "activations as a high and a low bf16 in tiles of target amx; levels exact, bf16 and fast";
+    case KernelArithmetic::int16_dot:
+      return "activations as 16-bit integers with a scale per 32; levels exact, bf16 and fast";
+    case KernelArithmetic::int8_dot:
+      return "activations as 8-bit integers with a scale per 32; level fast";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::vector<ListEntry> formats() {
@@ -43,9 +61,10 @@ std::vector<ListEntry> targets() {
 std::vector<ListEntry> strategies() { return {entry("none", "one rank, no exchange")}; }
 
 std::vector<ListEntry> arithmetics() {
-  return {entry(name_of(KernelArithmetic::f32), "fp32 activations and accumulation; levels exact and bf16"),
-          entry(name_of(KernelArithmetic::bf16_dot), "bf16 activations, pairs summed into fp32; level bf16"),
-          entry("double", "double precision, the reference backend alone")};
+  std::vector<ListEntry> list;
+  for (const KernelArithmetic arithmetic : kAllArithmetics) list.push_back(entry(name_of(arithmetic), about(arithmetic)));
+  list.push_back(entry("double", "double precision, the reference backend alone"));
+  return list;
 }
 
 std::vector<ListEntry> routers() {

@@ -84,5 +84,11 @@ TEST(WithFormat, RefusesUnknownFormats) {
   }
 }
 
+TEST(Registry, ListsEveryArithmeticThatAPlanMayName) {
+  std::vector<std::string> names;
+  for (const ListEntry& entry : arithmetics()) names.push_back(entry.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"f32", "bf16_dot", "bf16_tile", "bf16x2_tile", "int16_dot", "int8_dot", "double"}));
+}
+
 }  // namespace
 }  // namespace motet
