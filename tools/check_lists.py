@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every list line has its file and every file its line: formats, backends, fabrics, families. Exit status 1 names what is missing."""
+"""Every list line has its file and every file its line: formats, backends, fabrics, strategies, families. Exit status 1 names what is missing."""
 import pathlib
 import re
 import sys
@@ -10,6 +10,7 @@ LISTS = [  # list, macro, folder, files of the folder that are no entries, page 
     ("src/formats/formats.inc", "MOTET_FORMAT", "src/formats", {"format_list", "packed", "synthetic"}, "docs/formats"),
     ("src/backends/backends.inc", "MOTET_BACKEND", "src/backends", {"backend_list"}, None),
     ("src/fabric/fabrics.inc", "MOTET_FABRIC", "src/fabric", {"fabric_list", "segment"}, None),
+    ("src/comm/strategies.inc", "MOTET_STRATEGY", "src/comm", {"strategy_list", "exchange", "agreement"}, None),
     ("src/checkpoint/families.inc", "MOTET_FAMILY", "src/checkpoint/families", set(), "docs/families"),
 ]
 problems = []

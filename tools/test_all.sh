@@ -49,8 +49,8 @@ run_tsan() {
   local randomised=()  # ThreadSanitizer of g++ 12 cannot start on some kernels while addresses are randomised
   if setarch -R true 2>/dev/null; then randomised=(setarch -R); fi
   step "tsan configure" cmake --preset tsan
-  step "tsan build" cmake --build --preset tsan -j "$jobs" --target base_tests fabric_tests runtime_tests laws_tests
-  step "tsan tests" "${randomised[@]}" ctest --preset tsan -R '^(base|fabric|runtime|laws)_tests$'
+  step "tsan build" cmake --build --preset tsan -j "$jobs" --target base_tests fabric_tests comm_tests runtime_tests laws_tests
+  step "tsan tests" "${randomised[@]}" ctest --preset tsan -R '^(base|fabric|comm|runtime|laws)_tests$'
 }
 
 run_tidy() { step "clang-tidy, whole list" tools/check_tidy.sh --full "$release"; }

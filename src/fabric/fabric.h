@@ -58,14 +58,21 @@ class Endpoint {
 
   /// This rank reads nothing of `step` or earlier ones any more. Steps end in order.
   virtual void finish(StepId step) noexcept = 0;
-  /// This rank left `step` before its end and sends nothing of it any more; finishes it too.
-  virtual void poison(StepId step) noexcept = 0;
-  /// `from` left `step`, or a later one, early: what has not come from it for `step` never will.
-  virtual bool poisoned(Rank from, StepId step) const noexcept = 0;
+  /// This rank left `step` before its end because of `cause` (itself, or the rank that it missed), and sends nothing of it any
+  /// more; finishes it too.
+  virtual void poison(StepId step, Rank cause) noexcept = 0;
+  /// The cause when `from` left `step`, or a later one, early: what has not come from it for `step` never will.
+  virtual std::optional<Rank> poisoned(Rank from, StepId step) const noexcept = 0;
+
+  /// The number of the next step: every rank asks once for each step that it begins.
+  StepId next_step() noexcept { return ++last_step_; }
 
   virtual FabricTime now() const noexcept = 0;
   /// Waits until something may have come or changed since the last wait, or until `until`. Idle ranks use no processor for long.
   virtual void wait(FabricTime until) noexcept = 0;
+
+ private:
+  StepId last_step_ = 0;
 };
 
 /// All fabrics, in the order of fabrics.inc.

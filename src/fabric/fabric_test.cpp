@@ -8,12 +8,11 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <functional>
 #include <mutex>
 #include <random>
 #include <thread>
 
-#include "fabric/simulated.h"
+#include "fabric/testing.h"
 #include "motet/error.h"
 
 namespace motet {
@@ -22,53 +21,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::int64_t kReserve = std::int64_t{1} << 24;
-
-void run_threads(Rank ranks, const std::function<void(Endpoint&)>& body) {
-  const auto endpoints = thread_endpoints(ranks, kReserve);
-  std::vector<std::thread> threads;
-  for (const auto& endpoint : endpoints) threads.emplace_back([&body, &endpoint] { body(*endpoint); });
-  for (std::thread& thread : threads) thread.join();
-}
-
-/// Runs body in a child process for each rank, which fails when an expectation does; returns the children's wait statuses.
-std::vector<int> run_processes(Rank ranks, const std::function<void(Endpoint&)>& body,
-                               const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
-  const int segment = shm_segment(ranks, kReserve);
-  std::vector<pid_t> children;
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      body(*shm_endpoint(segment, kReserve, rank, ranks));
-      _exit(::testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  close(segment);
-  if (meanwhile) meanwhile(children);
-  std::vector<int> statuses;
-  for (const pid_t child : children) {
-    statuses.push_back(-1);
-    waitpid(child, &statuses.back(), 0);
-  }
-  return statuses;
-}
-void expect_processes(Rank ranks, const std::function<void(Endpoint&)>& body) {
-  for (const int status : run_processes(ranks, body)) EXPECT_EQ(status, 0);
-}
-
-struct Way {
-  std::string name;
-  std::function<void(Rank, const std::function<void(Endpoint&)>&)> run;
-};
-std::vector<Way> ways() {
-  std::vector<Way> result = {{"threads", run_threads}, {"shm", expect_processes}};
-  for (const std::uint64_t seed : {1, 2, 3})
-    result.push_back({"simulated_" + std::to_string(seed), [seed](Rank ranks, const std::function<void(Endpoint&)>& body) {
-                        simulate({.ranks = ranks, .seed = seed}, body);
-                      }});
-  return result;
-}
+using testing::kReserve;
+using testing::run_processes;
+using testing::Way;
+using testing::ways;
 
 enum class Came { message, poison, nothing };
 /// What comes from a rank for a step within the deadline.
@@ -186,11 +142,12 @@ TEST_P(Fabrics, PoisonEndsTheStepOfTheOthersAtOnceAndTheNextStepIsClean) {
     const int box = end.open({"a test", 8});
     const FabricTime begin = end.now(), deadline = begin + seconds(60);
     if (end.rank() == 2) {
-      end.poison(1);
+      end.poison(1, end.rank());
     } else {
       EXPECT_EQ(receive(end, box, 2, 1, deadline), Came::poison);
+      EXPECT_EQ(end.poisoned(2, 1), 2) << "the cause";
       EXPECT_LT(end.now() - begin, seconds(20));
-      end.poison(1);
+      end.poison(1, end.rank());
     }
     for (StepId step = 2; step <= 4; ++step) {
       for (Rank to = 0; to < 4; ++to) {
@@ -214,7 +171,7 @@ TEST_P(Fabrics, MessagesComeBeforeThePoisonThatFollowsThem) {
     if (end.rank() == 0) {
       ASSERT_NE(slot_within(end, box, 1, 1, deadline), nullptr);
       end.post(box, 1, 1, 1);
-      end.poison(1);
+      end.poison(1, end.rank());
     } else {
       while (!end.poisoned(0, 1) && end.now() < deadline) end.wait(deadline);
       EXPECT_TRUE(end.arrived(box, 0, 1).has_value());
@@ -320,7 +277,7 @@ std::vector<std::string> log_of(const SimulationWishes& wishes) {
                        : came == Came::poison ? " poison"
                                               : " nothing"));
       }
-      if (!whole) return end.poison(step);
+      if (!whole) return end.poison(step, end.rank());
       end.finish(step);
     }
   });
@@ -365,7 +322,7 @@ TEST(SimulatedFabric, WhatAStalledRankSendsTooLateIsTakenForNothingNewer) {
       return;
     }
     EXPECT_EQ(receive(end, box, 1, 1, end.now() + milliseconds(10)), Came::nothing);
-    end.poison(1);
+    end.poison(1, end.rank());
     EXPECT_EQ(receive(end, box, 1, 3, end.now() + milliseconds(200)), Came::nothing) << "the slot of step 3 got step 1's message";
   });
 }

@@ -103,13 +103,15 @@ void SegmentEndpoint::finish(StepId step) noexcept {
   ring_all();
 }
 
-void SegmentEndpoint::poison(StepId step) noexcept {
+void SegmentEndpoint::poison(StepId step, Rank cause) noexcept {
+  state(rank_).cause.store(cause, std::memory_order_relaxed);
   state(rank_).poisoned.store(step, std::memory_order_release);
   finish(step);
 }
 
-bool SegmentEndpoint::poisoned(Rank from, StepId step) const noexcept {
-  return state(from).poisoned.load(std::memory_order_acquire) >= step;
+std::optional<Rank> SegmentEndpoint::poisoned(Rank from, StepId step) const noexcept {
+  if (state(from).poisoned.load(std::memory_order_acquire) < step) return std::nullopt;
+  return state(from).cause.load(std::memory_order_relaxed);
 }
 
 void SegmentEndpoint::ring(Rank rank) noexcept {

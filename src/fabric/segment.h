@@ -19,8 +19,9 @@ namespace motet {
 inline constexpr std::int64_t kSegmentAlign = 128;
 
 struct alignas(kSegmentAlign) RankState {
-  std::atomic<StepId> finished{0};     // last step of which it reads nothing any more
-  std::atomic<StepId> poisoned{0};     // last step that it left early
+  std::atomic<StepId> finished{0};  // last step of which it reads nothing any more
+  std::atomic<StepId> poisoned{0};  // last step that it left early, stored after the cause
+  std::atomic<Rank> cause{0};
   std::atomic<std::uint32_t> bell{0};  // rung whenever something may have changed for this rank; it sleeps on it
   std::atomic<std::uint32_t> asleep{0};
 };
@@ -43,8 +44,8 @@ class SegmentEndpoint : public Endpoint {
   void post(int mailbox, Rank to, StepId step, std::int64_t bytes) noexcept override;
   std::optional<ByteSpan> arrived(int mailbox, Rank from, StepId step) noexcept override;
   void finish(StepId step) noexcept override;
-  void poison(StepId step) noexcept override;
-  bool poisoned(Rank from, StepId step) const noexcept override;
+  void poison(StepId step, Rank cause) noexcept override;
+  std::optional<Rank> poisoned(Rank from, StepId step) const noexcept override;
   FabricTime now() const noexcept override;
   void wait(FabricTime until) noexcept override;
 

@@ -34,8 +34,8 @@ struct Delivery {
   Kind kind;
   Rank from, to;
   StepId step;
-  std::int64_t bytes;
-  Slot* slot;  // of a message
+  std::int64_t value;  // bytes of a message, cause of a poison
+  Slot* slot;          // of a message
 };
 
 struct SimulatedMailbox {
@@ -46,6 +46,7 @@ struct SimulatedMailbox {
 /// What one rank knows of another.
 struct Seen {
   StepId finished = 0, poisoned = 0;
+  Rank cause = 0;               // of the poison
   FabricTime last_delivery{0};  // the latest that is under way from the other: messages keep their order
 };
 
@@ -125,12 +126,14 @@ class SimulatedEndpoint final : public Endpoint {
   }
 
   void finish(StepId step) noexcept override { tell_all(Delivery::Kind::finish, step); }
-  void poison(StepId step) noexcept override {
-    tell_all(Delivery::Kind::poison, step);
+  void poison(StepId step, Rank cause) noexcept override {
+    tell_all(Delivery::Kind::poison, step, cause);
     finish(step);
   }
-  bool poisoned(Rank from, StepId step) const noexcept override {
-    return simulation_.rank(rank_).others[static_cast<std::size_t>(from)].poisoned >= step;
+  std::optional<Rank> poisoned(Rank from, StepId step) const noexcept override {
+    const Seen& seen = simulation_.rank(rank_).others[static_cast<std::size_t>(from)];
+    if (seen.poisoned < step) return std::nullopt;
+    return seen.cause;
   }
   FabricTime now() const noexcept override { return simulation_.rank(rank_).dead ? FabricTime::max() : simulation_.now(); }
   void wait(FabricTime until) noexcept override { simulation_.wait(rank_, until); }
@@ -140,8 +143,8 @@ class SimulatedEndpoint final : public Endpoint {
     const std::int64_t at = (std::int64_t{to} * 2 + static_cast<std::int64_t>(step % 2)) * ranks_ + from;
     return &simulation_.mailbox(mailbox).slots[static_cast<std::size_t>(at)];
   }
-  void tell_all(Delivery::Kind kind, StepId step) noexcept {
-    for (Rank to = 0; to < ranks_; ++to) simulation_.send({kind, rank_, to, step, 0, nullptr});
+  void tell_all(Delivery::Kind kind, StepId step, Rank cause = 0) noexcept {
+    for (Rank to = 0; to < ranks_; ++to) simulation_.send({kind, rank_, to, step, cause, nullptr});
   }
 
   Simulation& simulation_;
@@ -177,9 +180,9 @@ void Simulation::deliver_due() {
     under_way_.erase(under_way_.begin());
     SimulatedRank& to = rank(delivery.to);
     Seen& seen = to.others[static_cast<std::size_t>(delivery.from)];
-    if (delivery.kind == Delivery::Kind::message) delivery.slot->step = delivery.step, delivery.slot->bytes = delivery.bytes;
+    if (delivery.kind == Delivery::Kind::message) delivery.slot->step = delivery.step, delivery.slot->bytes = delivery.value;
     if (delivery.kind == Delivery::Kind::finish) seen.finished = delivery.step;
-    if (delivery.kind == Delivery::Kind::poison) seen.poisoned = delivery.step;
+    if (delivery.kind == Delivery::Kind::poison) seen.poisoned = delivery.step, seen.cause = static_cast<Rank>(delivery.value);
     to.rung = true;
   }
 }

@@ -25,10 +25,10 @@ class Leaves {
     write(value);
     path_.resize(outer);
   }
-  std::vector<std::pair<std::string, std::string>> list;
+  std::vector<Leaf> list;
 
  private:
-  void leaf(std::string text) { list.emplace_back(path_, std::move(text)); }
+  void leaf(std::string text) { list.push_back({path_, std::move(text)}); }
   void write(const std::string& value) { leaf("'" + value + "'"); }
   void write(double value) { leaf(format_text("%.17g", value)); }
   void write(bool value) { leaf(value ? "true" : "false"); }
@@ -67,7 +67,7 @@ std::optional<Difference> first_differing_leaf(const T& first, const T& second) 
   visit_fields(a, first);
   visit_fields(b, second);
   for (std::size_t i = 0; i < std::min(a.list.size(), b.list.size()); ++i)
-    if (a.list[i] != b.list[i]) return Difference{a.list[i].first, a.list[i].second, b.list[i].second};
+    if (a.list[i] != b.list[i]) return Difference{a.list[i].path, a.list[i].value, b.list[i].value};
   return std::nullopt;
 }
 
@@ -86,6 +86,12 @@ std::optional<Difference> first_difference(const Plan& first, const Plan& second
   same.fingerprint = fingerprint_of(same);
   if (first == same) return std::nullopt;
   return first_differing_leaf(first, same);
+}
+
+std::vector<Leaf> agreed_leaves(const Plan& plan) {
+  Leaves leaves;
+  visit_agreed_fields(leaves, plan);
+  return leaves.list;
 }
 
 }  // namespace motet

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "motet/plan.h"
 
@@ -20,5 +21,13 @@ std::optional<Difference> first_difference(const LayerSpec& first, const LayerSp
 /// All that a plan says but how it came about: the wished arithmetic and the report of choices (a substituted wish stands in
 /// `deployment` as what was taken), and the estimates.
 std::optional<Difference> first_difference(const Plan& first, const Plan& second);
+
+/// A field that holds no others: its path, and its value as text.
+struct Leaf {
+  std::string path, value;
+  bool operator==(const Leaf&) const = default;
+};
+/// What must be equal on all ranks (visit_agreed_fields), in the order of the fields.
+std::vector<Leaf> agreed_leaves(const Plan& plan);
 
 }  // namespace motet

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every strategy on every fabric against sums made on one rank.
+#include "comm/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "base/numbers.h"
+#include "fabric/testing.h"
+#include "motet/error.h"
+
+namespace motet {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// What all ranks know of a case.
+struct Case {
+  Rank ranks = 4;
+  std::int32_t slots = 61;  // 61 on 4 ranks: 16, 15, 15, 15
+  std::int64_t top_k = 3, width = 37, max_tokens = 9;
+  DType wire = DType::f32;
+  enum class Choices { random, all_to_one, nobody, twice } choices = Choices::random;
+
+  ExchangeShape shape() const {
+    ExchangeShape out{.max_tokens = max_tokens, .top_k = top_k, .width = width, .wire = wire};
+    out.first_slot.push_back(0);
+    for (Rank r = 0; r < ranks; ++r) out.first_slot.push_back(out.first_slot.back() + slots / ranks + (r < slots % ranks ? 1 : 0));
+    out.part_bytes = {width * 4, 5};  // the hidden states; five bytes that name the token
+    return out;
+  }
+};
+
+/// Tokens of one rank in one step, the same wherever they are made.
+struct Tokens {
+  std::int64_t count;
+  std::vector<float> x;
+  std::vector<std::byte> names;
+  std::vector<std::int32_t> slot;
+  std::vector<float> weight;
+};
+Tokens tokens_of(const Case& c, Rank rank, int step) {
+  std::mt19937 random(static_cast<unsigned>(1 + rank * 7919 + step * 104729));
+  Tokens out{.count = static_cast<std::int64_t>(random() % static_cast<unsigned>(c.max_tokens + 1)),
+             .x = {},
+             .names = {},
+             .slot = {},
+             .weight = {}};
+  if (step % 4 == 1) out.count = c.max_tokens;               // all have as many as can be
+  if (step % 4 == 2) out.count = rank == 0 ? 0 : out.count;  // one has none
+  if (step % 4 == 3) out.count = 0;                          // none has any
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < out.count * c.width; ++i) out.x.push_back(normal(random));
+  for (std::int64_t t = 0; t < out.count; ++t)
+    for (const int byte : {rank, static_cast<int>(t), step, 7, 9}) out.names.push_back(static_cast<std::byte>(byte));
+  for (std::int64_t i = 0; i < out.count * c.top_k; ++i) {
+    const auto any = static_cast<std::int32_t>(random() % static_cast<unsigned>(c.slots));
+    const std::int64_t k = i % c.top_k;
+    switch (c.choices) {
+      case Case::Choices::random:
+        out.slot.push_back(random() % 5 == 0 ? -1 : any);
+        break;
+      case Case::Choices::all_to_one:
+        out.slot.push_back(static_cast<std::int32_t>(k) % std::max(1, c.slots / c.ranks));
+        break;
+      case Case::Choices::nobody:
+        out.slot.push_back(-1);
+        break;
+      case Case::Choices::twice:
+        out.slot.push_back(k == 0 ? any : out.slot[static_cast<std::size_t>(i - 1)]);
+        break;
+    }
+    out.weight.push_back(normal(random));
+  }
+  return out;
+}
+
+/// What expert `slot` makes of a row; not linear, and different for each expert.
+void run_expert(std::int32_t slot, const float* x, std::int64_t width, float* y) {
+  for (std::int64_t i = 0; i < width; ++i) y[i] = x[i] * x[(i + slot) % width] + 0.125f * static_cast<float>(slot % 7);
+}
+
+/// s = fp32(s + fp32(w y)) over the choices of a token whose slots are in [first, end), from zero, in order of k.
+std::vector<float> sum_of(const Case& c, const Tokens& tokens, std::int64_t token, std::int32_t first, std::int32_t end) {
+  std::vector<float> sum(static_cast<std::size_t>(c.width), 0.0f), y(sum.size());
+  for (std::int64_t k = 0; k < c.top_k; ++k) {
+    const auto choice = static_cast<std::size_t>(token * c.top_k + k);
+    if (tokens.slot[choice] < first || tokens.slot[choice] >= end) continue;
+    run_expert(tokens.slot[choice], tokens.x.data() + token * c.width, c.width, y.data());
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const float term = tokens.weight[choice] * y[i];
+      sum[i] = sum[i] + term;
+    }
+  }
+  return sum;
+}
+
+float rounded(DType wire, float value) { return wire == DType::bf16 ? bf16_to_f32(f32_to_bf16(value)) : value; }
+
+/// The recipe of a strategy, replayed where all is at hand.
+std::vector<float> expected(const StrategyTraits& strategy, const Case& c, const Tokens& tokens) {
+  std::vector<float> out;
+  const std::vector<std::int32_t> first = c.shape().first_slot;
+  for (std::int64_t token = 0; token < tokens.count; ++token) {
+    std::vector<float> sum(static_cast<std::size_t>(c.width), 0.0f), y(sum.size());
+    if (strategy.unit != RowUnit::token_expert) {
+      for (Rank rank = 0; rank < c.ranks; ++rank) {
+        const std::vector<float> part =
+            sum_of(c, tokens, token, first[static_cast<std::size_t>(rank)], first[static_cast<std::size_t>(rank) + 1]);
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i] + rounded(c.wire, part[i]);
+      }
+    } else if (strategy.weight_site == WeightSite::combine) {
+      for (std::int64_t k = 0; k < c.top_k; ++k) {
+        const auto choice = static_cast<std::size_t>(token * c.top_k + k);
+        if (tokens.slot[choice] < 0) continue;
+        run_expert(tokens.slot[choice], tokens.x.data() + token * c.width, c.width, y.data());
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          const float term = tokens.weight[choice] * rounded(c.wire, y[i]);
+          sum[i] = sum[i] + term;
+        }
+      }
+    } else {
+      for (std::int64_t k = 0; k < c.top_k; ++k) {
+        Tokens one = tokens;
+        for (std::int64_t other = 0; other < c.top_k; ++other)
+          if (other != k) one.slot[static_cast<std::size_t>(token * c.top_k + other)] = -1;
+        const std::vector<float> term = sum_of(c, one, token, 0, c.slots);
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i] + rounded(c.wire, term[i]);
+      }
+    }
+    out.insert(out.end(), sum.begin(), sum.end());
+  }
+  return out;
+}
+
+Outgoing outgoing_of(const Tokens& tokens, const std::byte* const (&parts)[2]) {
+  return {.tokens = tokens.count, .slot = tokens.slot.data(), .weight = tokens.weight.data(), .parts = parts};
+}
+
+/// Runs the experts of this rank on what came; checks that each row is its token's.
+std::vector<float> run_experts(const Case& c, Rank rank, int step, const Received& received) {
+  const std::int32_t first = c.shape().first_slot[static_cast<std::size_t>(rank)];
+  std::vector<float> rows(static_cast<std::size_t>(received.rows * c.width), 0.0f), y(static_cast<std::size_t>(c.width));
+  for (Rank from = 0; from < c.ranks; ++from) {
+    const SourceRows& source = received.sources[static_cast<std::size_t>(from)];
+    for (std::int64_t i = 0; i < source.rows; ++i) {
+      const std::int64_t row = source.first + i,
+                         token = received.choices == 1 && c.top_k > 1 ? source.choice[i] / c.top_k : source.choice[i];
+      const std::byte* const name = source.parts[1] + i * 5;
+      EXPECT_EQ(name[0], static_cast<std::byte>(from));
+      EXPECT_EQ(name[1], static_cast<std::byte>(token));
+      EXPECT_EQ(name[2], static_cast<std::byte>(step));
+      const float* const x = reinterpret_cast<const float*>(source.parts[0]) + i * c.width;
+      float* const sum = rows.data() + row * c.width;
+      for (std::int64_t k = 0; k < received.choices; ++k) {
+        const std::int32_t slot = received.slot[row * received.choices + k];
+        if (slot < 0) continue;
+        run_expert(first + slot, x, c.width, y.data());
+        for (std::int64_t j = 0; j < c.width; ++j) {
+          const float term = received.weight[row * received.choices + k] * y[static_cast<std::size_t>(j)];
+          sum[j] = sum[j] + term;
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+/// Some steps on one rank; every routed sum has the bits of the recipe.
+void expect_steps(const StrategyTraits& strategy, const Case& c, Endpoint& end, int steps) {
+  Exchange exchange(strategy, c.shape(), end);
+  for (int step = 0; step < steps; ++step) {
+    const Tokens tokens = tokens_of(c, end.rank(), step);
+    const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
+    exchange.begin(outgoing_of(tokens, parts), end.now() + seconds(60));
+    ASSERT_EQ(exchange.wait(), StepState::received) << name_of(exchange.failure());
+    const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
+    std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width), -1.0f);
+    exchange.combine(rows.data(), c.width, routed.data());
+    ASSERT_EQ(exchange.wait(), StepState::idle) << name_of(exchange.failure());
+    const std::vector<float> truth = expected(strategy, c, tokens);
+    ASSERT_EQ(std::memcmp(routed.data(), truth.data(), truth.size() * 4), 0)
+        << strategy.name << ", rank " << end.rank() << " of " << c.ranks << ", step " << step;
+  }
+}
+
+class Exchanges : public ::testing::TestWithParam<testing::Way> {};
+
+TEST_P(Exchanges, OfEveryStrategyHaveTheBitsOfTheirRecipe) {
+  for (const StrategyTraits* strategy : all_strategies())
+    for (const Rank ranks : {1, 2, 4, 7})
+      for (const DType wire : {DType::f32, DType::bf16}) {
+        const Case c{.ranks = ranks, .wire = wire};
+        GetParam().run(ranks, [&](Endpoint& end) { expect_steps(*strategy, c, end, 9); });
+      }
+}
+
+TEST_P(Exchanges, TakeEveryKindOfChoice) {
+  for (const StrategyTraits* strategy : all_strategies()) {
+    for (const auto choices : {Case::Choices::all_to_one, Case::Choices::nobody, Case::Choices::twice}) {
+      const Case c{.choices = choices};
+      GetParam().run(c.ranks, [&](Endpoint& end) { expect_steps(*strategy, c, end, 5); });
+    }
+    const Case few{.ranks = 5, .slots = 3, .top_k = 2, .width = 8};  // ranks without experts
+    GetParam().run(few.ranks, [&](Endpoint& end) { expect_steps(*strategy, few, end, 5); });
+    const Case one{.ranks = 3, .top_k = 1, .width = 1, .max_tokens = 1};
+    GetParam().run(one.ranks, [&](Endpoint& end) { expect_steps(*strategy, one, end, 5); });
+    const Case many{.ranks = 2, .slots = 40, .top_k = 22, .width = 16};
+    GetParam().run(many.ranks, [&](Endpoint& end) { expect_steps(*strategy, many, end, 5); });
+  }
+}
+
+TEST_P(Exchanges, OfTwoLayersTakeTurnsOnOneEndpoint) {
+  const Case a{.width = 20}, b{.slots = 8, .top_k = 2, .width = 5};
+  GetParam().run(4, [&](Endpoint& end) {
+    Exchange first(*find_strategy("alltoall"), a.shape(), end), second(*find_strategy("allgather"), b.shape(), end);
+    for (int step = 0; step < 6; ++step) {
+      const Case& c = step % 2 == 0 ? a : b;
+      Exchange& exchange = step % 2 == 0 ? first : second;
+      const Tokens tokens = tokens_of(c, end.rank(), step);
+      const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
+      exchange.begin(outgoing_of(tokens, parts), end.now() + seconds(60));
+      ASSERT_EQ(exchange.wait(), StepState::received);
+      const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
+      std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width));
+      exchange.combine(rows.data(), c.width, routed.data());
+      ASSERT_EQ(exchange.wait(), StepState::idle);
+      EXPECT_EQ(routed, expected(*find_strategy(step % 2 == 0 ? "alltoall" : "allgather"), c, tokens));
+    }
+  });
+}
+
+/// One step, as far as it gets. Rank `leaver` abandons it once it has received.
+void one_step(Exchange& exchange, const Case& c, Endpoint& end, int step, FabricTime deadline, bool leaves) {
+  const Tokens tokens = tokens_of(c, end.rank(), step);
+  const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
+  exchange.begin(outgoing_of(tokens, parts), deadline);
+  if (exchange.wait() != StepState::received) return;
+  if (leaves) return exchange.abandon();
+  const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
+  std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width));
+  exchange.combine(rows.data(), c.width, routed.data());
+  exchange.wait();
+}
+
+TEST_P(Exchanges, ThatOneRankLeavesEndAtOnceForAllAndTheNextStepIsWhole) {
+  const Case c{};
+  for (const StrategyTraits* strategy : all_strategies()) {
+    GetParam().run(c.ranks, [&](Endpoint& end) {
+      Exchange exchange(*strategy, c.shape(), end);
+      const FabricTime begin = end.now(), deadline = begin + seconds(60);
+      for (int step = 0; step < 6; ++step) {
+        const bool broken = step == 1 || step == 4;
+        one_step(exchange, c, end, step, deadline, broken && end.rank() == 2);
+        EXPECT_EQ(exchange.state(), broken ? StepState::failed : StepState::idle) << step;
+        if (!broken || end.rank() == 2) continue;
+        EXPECT_EQ(exchange.failure(), StepFailure::poisoned);
+        EXPECT_NE(std::find(exchange.missing().begin(), exchange.missing().end(), 2), exchange.missing().end());
+      }
+      EXPECT_LT(end.now() - begin, seconds(30));
+    });
+  }
+}
+
+TEST_P(Exchanges, WithRanksOfAnotherContractFailTogether) {
+  GetParam().run(3, [](Endpoint& end) {
+    const Case c{.ranks = 3};
+    ExchangeShape shape = c.shape();
+    shape.contract = end.rank() == 1 ? 8 : 7;
+    Exchange exchange(*find_strategy("alltoall"), shape, end);
+    one_step(exchange, c, end, 0, end.now() + seconds(60), false);
+    ASSERT_EQ(exchange.state(), StepState::failed);
+    EXPECT_TRUE(exchange.failure() == StepFailure::contract_mismatch || exchange.failure() == StepFailure::poisoned);
+    if (end.rank() == 1) {
+      EXPECT_EQ(exchange.failure(), StepFailure::contract_mismatch);
+    }
+  });
+}
+
+TEST_P(Exchanges, CountTheBytesThatWentToEachRank) {
+  GetParam().run(2, [](Endpoint& end) {
+    const Case c{.ranks = 2, .slots = 2, .top_k = 1, .width = 16, .max_tokens = 4, .choices = Case::Choices::all_to_one};
+    Exchange exchange(*find_strategy("alltoall"), c.shape(), end);
+    one_step(exchange, c, end, 1, end.now() + seconds(60), false);  // four tokens, all for rank 0
+    // Header, choices, slots, weights, 4 x 64 bytes of hidden states, 4 x 5 bytes of names; back: header, and for what came 64
+    // each.
+    EXPECT_EQ(exchange.bytes_sent(0), 64 * 4 + 256 + 64 + (end.rank() == 0 ? 64 + 256 : 64));
+    EXPECT_EQ(exchange.bytes_sent(1), end.rank() == 0 ? 64 + 64 + 256 : 64 + 64);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Exchanges, ::testing::ValuesIn(testing::ways()), [](const auto& info) { return info.param.name; });
+
+TEST(Exchange, OfChoicesHasTheBitsOfOneRankOnAnyNumberOfRanks) {
+  const StrategyTraits& single = *find_strategy("alltoall_single");
+  const Case one{.ranks = 1}, many{.ranks = 7};
+  for (int step = 0; step < 6; ++step) {
+    const Tokens tokens = tokens_of(one, 0, step);
+    EXPECT_EQ(expected(single, one, tokens), expected(single, many, tokens));
+    EXPECT_EQ(expected(single, many, tokens), expected(*find_strategy("allgather"), one, tokens)) << "one rank has one order";
+  }
+}
+
+TEST(Exchange, RefusesMoreThanMemoryHolds) {
+  const auto endpoints = thread_endpoints(2, testing::kReserve);
+  Case c{.ranks = 2};
+  c.max_tokens = std::int64_t{1} << 61;
+  EXPECT_THROW(Exchange(*find_strategy("alltoall"), c.shape(), *endpoints[0]), Error);
+  c.max_tokens = std::int64_t{1} << 20;
+  EXPECT_THROW(Exchange(*find_strategy("alltoall"), c.shape(), *endpoints[0]), Error);
+}
+
+/// Every rank's failures in each of four steps, in virtual time, with one fault.
+std::vector<std::vector<StepFailure>> failures_under(const StrategyTraits& strategy, SimulatedFault fault, double loss = 0) {
+  const Case c{};
+  std::vector<std::vector<StepFailure>> result(static_cast<std::size_t>(c.ranks));
+  simulate({.ranks = c.ranks, .seed = 11, .loss = loss, .faults = {fault}}, [&](Endpoint& end) {
+    Exchange exchange(strategy, c.shape(), end);
+    for (int step = 0; step < 4; ++step) {
+      const FabricTime begin = end.now();
+      one_step(exchange, c, end, step, begin + milliseconds(10), false);
+      result[static_cast<std::size_t>(end.rank())].push_back(exchange.failure());
+      if (exchange.state() != StepState::failed) continue;
+      if (end.rank() != fault.rank) {
+        EXPECT_LE(end.now() - begin, milliseconds(11)) << "within the deadline";
+        EXPECT_FALSE(exchange.missing().empty());
+      }
+      return;
+    }
+  });
+  return result;
+}
+
+TEST(Exchange, WithAKilledRankEndsOnAllOthersWithinTheDeadlineByName) {
+  for (const StrategyTraits* strategy : all_strategies())
+    for (StepId step = 1; step <= 4; ++step) {
+      const auto failures = failures_under(*strategy, {SimulatedFault::Kind::kill, 1, step});
+      for (const Rank rank : {0, 2, 3}) {
+        const auto& mine = failures[static_cast<std::size_t>(rank)];
+        ASSERT_EQ(mine.size(), step) << strategy->name;
+        EXPECT_TRUE(mine.back() == StepFailure::timeout || mine.back() == StepFailure::poisoned) << name_of(mine.back());
+        EXPECT_EQ(std::count(mine.begin(), mine.end() - 1, StepFailure::none), static_cast<std::ptrdiff_t>(step) - 1);
+      }
+    }
+}
+
+TEST(Exchange, WithAStalledRankEndsOnAllOthersWithinTheDeadlineByName) {
+  for (const StrategyTraits* strategy : all_strategies())
+    for (StepId step = 1; step <= 4; ++step) {
+      const auto failures = failures_under(*strategy, {SimulatedFault::Kind::stall, 1, step, milliseconds(50)});
+      for (const Rank rank : {0, 2, 3})
+        EXPECT_NE(failures[static_cast<std::size_t>(rank)].back(), StepFailure::none) << strategy->name;
+    }
+}
+
+TEST(Exchange, WithLostMessagesEndsByName) {
+  for (const StrategyTraits* strategy : all_strategies()) {
+    const auto failures = failures_under(*strategy, {SimulatedFault::Kind::stall, 0, 1000}, 0.05);
+    std::int64_t failed = 0;
+    for (const auto& mine : failures) failed += mine.back() != StepFailure::none;
+    EXPECT_GE(failed, 3) << strategy->name
+                         << ": a loss ends the step of one rank by the deadline and those of the others by poison";
+  }
+}
+
+TEST(Strategies, AreListedInSelectionOrder) {
+  std::vector<std::string> names;
+  for (const StrategyTraits* strategy : all_strategies()) names.emplace_back(strategy->name);
+  EXPECT_EQ(names, (std::vector<std::string>{"alltoall", "alltoall_single", "allgather", "low_latency"}));
+  EXPECT_EQ(find_strategy("no_such"), nullptr);
+}
+
+}  // namespace
+}  // namespace motet

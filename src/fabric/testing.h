@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests over fabrics: the same body as the ranks of a group, on every fabric.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "fabric/simulated.h"
+
+namespace motet::testing {
+
+/// Bytes of the mailboxes of a group.
+inline constexpr std::int64_t kReserve = std::int64_t{1} << 24;
+
+inline void run_threads(Rank ranks, const std::function<void(Endpoint&)>& body) {
+  const auto endpoints = thread_endpoints(ranks, kReserve);
+  std::vector<std::thread> threads;
+  for (const auto& endpoint : endpoints) threads.emplace_back([&body, &endpoint] { body(*endpoint); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// Runs body in a child process for each rank, which fails when an expectation does; returns the children's wait statuses.
+inline std::vector<int> run_processes(Rank ranks, const std::function<void(Endpoint&)>& body,
+                                      const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
+  const int segment = shm_segment(ranks, kReserve);
+  std::vector<pid_t> children;
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      body(*shm_endpoint(segment, kReserve, rank, ranks));
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  close(segment);
+  if (meanwhile) meanwhile(children);
+  std::vector<int> statuses;
+  for (const pid_t child : children) {
+    statuses.push_back(-1);
+    waitpid(child, &statuses.back(), 0);
+  }
+  return statuses;
+}
+inline void expect_processes(Rank ranks, const std::function<void(Endpoint&)>& body) {
+  for (const int status : run_processes(ranks, body)) EXPECT_EQ(status, 0);
+}
+
+struct Way {
+  std::string name;
+  std::function<void(Rank, const std::function<void(Endpoint&)>&)> run;
+};
+inline std::vector<Way> ways() {
+  std::vector<Way> result = {{"threads", run_threads}, {"shm", expect_processes}};
+  for (const std::uint64_t seed : {1, 2, 3})
+    result.push_back({"simulated_" + std::to_string(seed), [seed](Rank ranks, const std::function<void(Endpoint&)>& body) {
+                        simulate({.ranks = ranks, .seed = seed}, body);
+                      }});
+  return result;
+}
+
+}  // namespace motet::testing
