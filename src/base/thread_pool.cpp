@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/fp_state.h"
+#include "base/spin.h"
 #include "base/text.h"
 #include "motet/error.h"
 
@@ -20,15 +21,6 @@ namespace motet {
 namespace {
 
 constexpr std::int64_t kBatch = std::int64_t{1} << 30;  // pieces of one batch: counts fit the low half of a share's word
-constexpr auto kSpin = std::chrono::microseconds(100);
-
-void relax() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  asm volatile("yield");
-#endif
-}
 
 /// Waits until `value` is no longer `old`: spins for kSpin, then sleeps.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noexcept {

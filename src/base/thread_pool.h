@@ -15,9 +15,8 @@ namespace motet {
 /// affinity mask when it has enough of them. The caller's own thread is never pinned.
 ///
 /// Pieces: thread t owns [pieces*t/threads, pieces*(t+1)/threads), takes its own in order, then helps the others, so a thread that
-/// the system took away costs one piece. Idle threads spin at most 100 us (evidence: a futex wake costs tens of us, a
-/// decode step has three phases of a few hundred us), then sleep. Every piece runs in DefaultFpState. Nothing allocates
-/// after construction.
+/// the system took away costs one piece. Idle threads spin at most kSpin, then sleep. Every piece runs in DefaultFpState. Nothing
+/// allocates after construction.
 class ThreadPool final : public Executor {
  public:
   /// Throws Error(would_not_fit) when the system refuses a thread. Requires threads >= 1.

@@ -10,21 +10,12 @@
 #include <climits>
 
 #include "base/check.h"
+#include "base/spin.h"
 #include "base/text.h"
 #include "motet/error.h"
 
 namespace motet {
 namespace {
-
-constexpr auto kSpin = std::chrono::microseconds(100);  // as ThreadPool's idle threads
-
-void relax() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  asm volatile("yield");
-#endif
-}
 
 FabricTime clock_now() noexcept {
   timespec time{};
