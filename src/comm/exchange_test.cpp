@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <random>
 
 #include "base/numbers.h"
@@ -184,7 +182,7 @@ void expect_steps(const StrategyTraits& strategy, const Case& c, Endpoint& end, 
     exchange.combine(rows.data(), c.width, routed.data());
     ASSERT_EQ(exchange.wait(), StepState::idle) << name_of(exchange.failure());
     const std::vector<float> truth = expected(strategy, c, tokens);
-    ASSERT_EQ(std::memcmp(routed.data(), truth.data(), truth.size() * 4), 0)
+    ASSERT_TRUE(std::ranges::equal(routed, truth, {}, bits_of_f32, bits_of_f32))
         << strategy.name << ", rank " << end.rank() << " of " << c.ranks << ", step " << step;
   }
 }
