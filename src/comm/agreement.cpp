@@ -81,6 +81,12 @@ std::optional<Disagreement> Agreement::compare(const Plan& plan, FabricTime dead
     endpoint_.poison(step, difference->rank);
     return difference;
   }
+  for (Rank rank = 0; rank < endpoint_.ranks(); ++rank) {  // all are equal, but somebody has not waited for this rank
+    const auto cause = endpoint_.poisoned(rank, step);
+    if (!cause) continue;
+    endpoint_.poison(step, *cause);
+    return Disagreement{*cause, "", ""};
+  }
   endpoint_.finish(step);
   return std::nullopt;
 }

@@ -67,6 +67,19 @@ TEST_P(Agreements, NameARankThatDoesNotCome) {
   });
 }
 
+TEST_P(Agreements, AreNotReachedByARankThatComesTooLate) {
+  GetParam().run(3, [](Endpoint& end) {
+    Agreement agreement(end);
+    if (end.rank() == 1) {
+      const FabricTime late = end.now() + milliseconds(500);
+      while (end.now() < late) end.wait(late);
+    }
+    const auto difference = agreement.compare(plan_of(fake::gpt_oss()), end.now() + milliseconds(200));
+    ASSERT_TRUE(difference.has_value()) << end.rank();
+    EXPECT_EQ(difference->rank, 1);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Agreements, ::testing::ValuesIn(testing::ways()), [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <new>
 
 #include "base/check.h"
 #include "base/math.h"
@@ -114,35 +116,41 @@ Exchange::Exchange(const StrategyTraits& strategy, const ExchangeShape& shape, E
       choices_(by_choice() ? 1 : shape.top_k) {
   MOTET_CHECK(shape.first_slot.size() == static_cast<std::size_t>(ranks_) + 1 && shape.part_bytes.size() <= kMaxParts);
   MOTET_CHECK(shape.wire == DType::f32 || shape.wire == DType::bf16);
-  std::vector<std::int64_t> kinds = {4, 4 * choices_, 4 * choices_};  // choice, slot, weight
-  kinds.insert(kinds.end(), shape.part_bytes.begin(), shape.part_bytes.end());
-  const std::int64_t back = shape.width * wire_bytes(shape.wire);
-  std::int64_t dispatch = 0, combine = 0, all_sent = 0, all_rows = 0, all_choices = 0;
-  const bool fits =
-      checked_mul(shape.max_tokens, by_choice() ? shape.top_k : 1, &max_rows_) && message_bytes(max_rows_, kinds, &dispatch) &&
-      message_bytes(max_rows_, {&back, 1}, &combine) &&
-      checked_mul(
-          shape.max_tokens,
-          strategy.unit == RowUnit::whole_batch ? ranks_ : std::min<std::int64_t>(shape.top_k, by_choice() ? shape.top_k : ranks_),
-          &all_sent) &&
-      checked_mul(max_rows_, ranks_, &all_rows) && checked_mul(all_rows, choices_, &all_choices) &&
-      all_choices < (std::int64_t{1} << 40);
-  if (!fits)
-    throw Error(ErrorCode::would_not_fit,
-                format_text("an exchange of at most %lld tokens of %d ranks with top_k %lld has more rows than memory can hold; "
-                            "plan for fewer tokens",
-                            static_cast<long long>(shape.max_tokens), ranks_, static_cast<long long>(shape.top_k)));
-  const auto per_rank = static_cast<std::size_t>(ranks_);
-  peers_.resize(per_rank);
-  missing_.reserve(per_rank);
-  first_sent_.resize(per_rank + 1);
-  sent_.resize(static_cast<std::size_t>(all_sent));
-  bytes_sent_.resize(per_rank);
-  sources_.resize(per_rank);
-  slot_.resize(static_cast<std::size_t>(all_choices));
-  weight_.resize(static_cast<std::size_t>(all_choices));
+  const std::int64_t back = shape.width * wire_bytes(shape.wire), ranks = ranks_;
+  kinds_ = {4, 4 * choices_, 4 * choices_};  // choice, slot, weight
+  kinds_.insert(kinds_.end(), shape.part_bytes.begin(), shape.part_bytes.end());
+  const std::int64_t rows_of_token = strategy.unit == RowUnit::whole_batch ? ranks
+                                     : by_choice()                         ? shape.top_k
+                                                                           : std::min(shape.top_k, ranks);
+  std::int64_t choices = 0, dispatch = 0, combine = 0, all_sent = 0, all_rows = 0, all_choices = 0;
+  const auto refuse = [&] {
+    throw Error(
+        ErrorCode::would_not_fit,
+        format_text("an exchange of at most %lld tokens of each of %d ranks with top_k %lld has more rows than can be held; "
+                    "plan for fewer tokens",
+                    static_cast<long long>(shape.max_tokens), ranks_, static_cast<long long>(shape.top_k)));
+  };
+  const bool fits = checked_mul(shape.max_tokens, shape.top_k, &choices) && choices <= std::numeric_limits<std::int32_t>::max() &&
+                    checked_mul(shape.max_tokens, by_choice() ? shape.top_k : 1, &max_rows_) &&
+                    message_bytes(max_rows_, kinds_, &dispatch) && message_bytes(max_rows_, {&back, 1}, &combine) &&
+                    checked_mul(shape.max_tokens, rows_of_token, &all_sent) && checked_mul(max_rows_, ranks, &all_rows) &&
+                    checked_mul(all_rows, choices_, &all_choices);
+  if (!fits) refuse();
   dispatch_box_ = endpoint_.open({"dispatched rows", dispatch});
   combine_box_ = endpoint_.open({"combined rows", combine});
+  const auto per_rank = static_cast<std::size_t>(ranks_);
+  try {
+    peers_.resize(per_rank);
+    missing_.reserve(per_rank);
+    first_sent_.resize(per_rank + 1);
+    sent_.resize(static_cast<std::size_t>(all_sent));
+    bytes_sent_.resize(per_rank);
+    sources_.resize(per_rank);
+    slot_.resize(static_cast<std::size_t>(all_choices));
+    weight_.resize(static_cast<std::size_t>(all_choices));
+  } catch (const std::bad_alloc&) {
+    refuse();
+  }
 }
 
 Exchange::~Exchange() {
@@ -151,6 +159,7 @@ Exchange::~Exchange() {
 
 Rank Exchange::owner(std::int32_t slot) const noexcept {
   const auto& first = shape_.first_slot;
+  MOTET_CHECK(slot < first.back(), "slot %d of %d", slot, first.back());
   return static_cast<Rank>(std::upper_bound(first.begin(), first.end(), slot) - first.begin()) - 1;
 }
 
@@ -203,6 +212,12 @@ void Exchange::begin(const Outgoing& outgoing, FabricTime deadline) noexcept {
   start_phase(StepState::dispatching);
 }
 
+void Exchange::write_header(std::byte* message, std::int64_t rows) const noexcept {
+  const Header header = {contract_, rows};
+  std::memset(message, 0, kHeaderBytes);
+  std::memcpy(message, &header, sizeof header);
+}
+
 bool Exchange::send_rows(Rank to) noexcept {
   std::byte* const message = endpoint_.slot(dispatch_box_, to, step_);
   if (message == nullptr) return false;
@@ -211,8 +226,7 @@ bool Exchange::send_rows(Rank to) noexcept {
   const std::int32_t first = shape_.first_slot[static_cast<std::size_t>(to)],
                      end = shape_.first_slot[static_cast<std::size_t>(to) + 1];
   const bool weighed_here = strategy_.weight_site == WeightSite::combine;
-  const Header header = {contract_, rows};
-  std::memcpy(message, &header, sizeof header);
+  write_header(message, rows);
   Runs runs(message, rows);
   std::memcpy(runs.next(4), items, static_cast<std::size_t>(rows) * 4);
   auto* const slots = reinterpret_cast<std::int32_t*>(runs.next(4 * choices_));
@@ -237,19 +251,39 @@ bool Exchange::send_rows(Rank to) noexcept {
   return true;
 }
 
+/// The rows that a message says it holds, or -1 when it is none of this contract or does not hold them: it may come from another
+/// process.
+std::int64_t Exchange::rows_claimed(ByteSpan message, std::span<const std::int64_t> kinds, std::int64_t most) const noexcept {
+  Header header{};
+  if (message.bytes < kHeaderBytes) return -1;
+  std::memcpy(&header, message.data, sizeof header);
+  std::int64_t bytes = 0;
+  const bool right = header.contract == contract_ && header.rows >= 0 && header.rows <= most &&
+                     message_bytes(header.rows, kinds, &bytes) && bytes == message.bytes;
+  return right ? header.rows : -1;
+}
+
+bool Exchange::refuse_message(Rank from) noexcept {
+  missing_.assign(1, from);
+  fail(StepFailure::contract_mismatch);
+  return false;
+}
+
+bool Exchange::take_sums(Rank from) noexcept {
+  const auto message = endpoint_.arrived(combine_box_, from, step_);
+  if (!message) return false;
+  const std::int64_t bytes = shape_.width * wire_bytes(shape_.wire);
+  return rows_claimed(*message, {&bytes, 1}, rows_for(from)) == rows_for(from) || refuse_message(from);
+}
+
 bool Exchange::take_rows(Rank from) noexcept {
   const auto message = endpoint_.arrived(dispatch_box_, from, step_);
   if (!message) return false;
-  Header header{};
-  if (message->bytes >= kHeaderBytes) std::memcpy(&header, message->data, sizeof header);
-  if (header.contract != contract_) {
-    missing_.assign(1, from);
-    fail(StepFailure::contract_mismatch);
-    return false;
-  }
-  Runs runs(const_cast<std::byte*>(message->data), header.rows);
+  const std::int64_t claimed = rows_claimed(*message, kinds_, max_rows_);
+  if (claimed < 0) return refuse_message(from);
+  Runs runs(const_cast<std::byte*>(message->data), claimed);
   SourceRows& source = sources_[static_cast<std::size_t>(from)];
-  source.rows = header.rows;
+  source.rows = claimed;
   source.choice = reinterpret_cast<const std::int32_t*>(runs.next(4));
   runs.next(4 * choices_);  // slots and weights: publish_received()
   runs.next(4 * choices_);
@@ -289,8 +323,7 @@ bool Exchange::send_sums(Rank to) noexcept {
   std::byte* const message = endpoint_.slot(combine_box_, to, step_);
   if (message == nullptr) return false;
   const SourceRows& source = sources_[static_cast<std::size_t>(to)];
-  const Header header = {contract_, source.rows};
-  std::memcpy(message, &header, sizeof header);
+  write_header(message, source.rows);
   const std::int64_t bytes = shape_.width * wire_bytes(shape_.wire);
   Runs runs(message, source.rows);
   std::byte* const out = runs.next(bytes);
@@ -344,7 +377,7 @@ bool Exchange::phase_done() noexcept {
   for (Rank rank = 0; rank < ranks_; ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.sent) peer.sent = dispatching ? send_rows(rank) : send_sums(rank);
-    if (!peer.came) peer.came = dispatching ? take_rows(rank) : endpoint_.arrived(combine_box_, rank, step_).has_value();
+    if (!peer.came) peer.came = dispatching ? take_rows(rank) : take_sums(rank);
     if (state_ == StepState::failed) return false;
     all = all && peer.sent && peer.came;
   }
@@ -353,13 +386,14 @@ bool Exchange::phase_done() noexcept {
 
 StepState Exchange::poll() noexcept {
   if (state_ != StepState::dispatching && state_ != StepState::combining) return state_;
-  // The clock and the poison first: what came before either is then seen.
+  // The clock and the poison first: what came before either is then seen. A rank whose sums have come may have left a later step.
   const bool late = endpoint_.now() >= deadline_;
   missing_.clear();
-  for (Rank rank = 0; rank < ranks_; ++rank)
-    if (const auto cause = endpoint_.poisoned(rank, step_);
-        cause && std::find(missing_.begin(), missing_.end(), *cause) == missing_.end())
-      missing_.push_back(*cause);
+  for (Rank rank = 0; rank < ranks_; ++rank) {
+    const auto cause = endpoint_.poisoned(rank, step_);
+    if (!cause || (state_ == StepState::combining && endpoint_.arrived(combine_box_, rank, step_))) continue;
+    if (std::find(missing_.begin(), missing_.end(), *cause) == missing_.end()) missing_.push_back(*cause);
+  }
   const bool poisoned = !missing_.empty();
   if (phase_done()) {
     if (state_ == StepState::dispatching) {

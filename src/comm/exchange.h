@@ -20,7 +20,7 @@ inline constexpr int kMaxParts = 4;
 
 /// What all ranks agree on.
 struct ExchangeShape {
-  std::int64_t max_tokens = 0;  ///< of any rank, in any step
+  std::int64_t max_tokens = 0;  ///< of any rank, in any step; times top_k below 2^31
   std::int64_t top_k = 1;
   std::int64_t width = 0;                     ///< of the rows that come back, fp32 elements
   DType wire = DType::f32;                    ///< of the rows that come back: f32 or bf16, rounded once
@@ -79,8 +79,9 @@ class Exchange {
 
   /// Requires `received`.
   const Received& received() const noexcept;
-  /// Sends back rows[i], fp32, one for each received row, `width` elements from rows + i * stride on; poll() writes the routed
-  /// sums, fp32 [tokens, width], to `routed` before the state is idle. Both are borrowed until then. Requires `received`.
+  /// Sends back rows[i], fp32, one for each received row (zeros for a row without a slot here), `width` elements from
+  /// rows + i * stride on; poll() writes the routed sums, fp32 [tokens, width], to `routed` before the state is idle. Both are
+  /// borrowed until then. Requires `received`.
   void combine(const float* rows, std::int64_t stride, float* routed) noexcept;
   /// Leaves the step: the other ranks end it as poisoned. Requires a step under way.
   void abandon() noexcept;
@@ -98,6 +99,10 @@ class Exchange {
   void sort_choices() noexcept;
   bool send_rows(Rank to) noexcept;
   bool take_rows(Rank from) noexcept;
+  bool take_sums(Rank from) noexcept;
+  std::int64_t rows_claimed(ByteSpan message, std::span<const std::int64_t> kinds, std::int64_t most) const noexcept;
+  bool refuse_message(Rank from) noexcept;
+  void write_header(std::byte* message, std::int64_t rows) const noexcept;
   bool send_sums(Rank to) noexcept;
   void publish_received() noexcept;
   void add_sums() noexcept;
@@ -116,6 +121,7 @@ class Exchange {
   const Rank ranks_;
   const std::uint64_t contract_;
   std::int64_t choices_, max_rows_;  // of a row; from one rank to another
+  std::vector<std::int64_t> kinds_;  // bytes of a row in each run of a message of rows
   int dispatch_box_ = -1, combine_box_ = -1;
 
   StepState state_ = StepState::idle;

@@ -4,7 +4,8 @@
 // Two questions tell them apart: what a row on the wire stands for, and who multiplies by the routing weight. The rest follows:
 //   whole_batch   every token to every rank            sums of a rank's experts come back, added in order of rank
 //   token_rank    a token once to each rank it needs    the same
-//   token_expert  a token once for each choice          rows of experts come back, added in order of k: the bits of one rank
+//   token_expert  a token once for each choice          rows of experts come back, added in order of k: with an fp32 wire the bits
+//   of one rank
 #pragma once
 
 #include <string_view>

@@ -46,7 +46,7 @@ class Endpoint {
   virtual Rank ranks() const noexcept = 0;
 
   /// A mailbox; every rank opens the same ones in the same order, which the fingerprints of their plans prove before.
-  /// Returns its number: 0, 1, ... Throws Error(would_not_fit) with the sizes.
+  /// Returns its number: 0, 1, ... Throws Error(would_not_fit) with the sizes: the group is of no use then.
   virtual int open(const MailboxSpec& spec) = 0;
 
   /// Where the message to `to` is written, 128-byte aligned; null while `to` may still read what lies there: ask again later.
@@ -56,7 +56,7 @@ class Endpoint {
   /// The message of that step, valid until finish(step); none while it has not come.
   virtual std::optional<ByteSpan> arrived(int mailbox, Rank from, StepId step) noexcept = 0;
 
-  /// This rank reads nothing of `step` or earlier ones any more. Steps end in order.
+  /// This rank reads nothing of `step` or earlier ones any more.
   virtual void finish(StepId step) noexcept = 0;
   /// This rank left `step` before its end because of `cause` (itself, or the rank that it missed), and sends nothing of it any
   /// more; finishes it too.
@@ -82,8 +82,8 @@ const std::vector<const FabricTraits*>& all_fabrics();
 /// mailboxes; it is address space until it is used. Throws Error(would_not_fit).
 std::vector<std::unique_ptr<Endpoint>> thread_endpoints(Rank ranks, std::int64_t reserve);
 
-/// The memory of a group of processes, as a descriptor that they inherit or are sent; the caller closes it. `reserve` bounds the
-/// bytes of all mailboxes; they are taken when a mailbox is opened. Throws Error(would_not_fit).
+/// The memory of a group of processes, as a descriptor that forked processes share and others are sent; the caller closes it.
+/// `reserve` bounds the bytes of all mailboxes; they are taken when a mailbox is opened. Throws Error(would_not_fit).
 int shm_segment(Rank ranks, std::int64_t reserve);
 /// One process's end, with the segment's ranks and reserve. Throws Error(would_not_fit).
 std::unique_ptr<Endpoint> shm_endpoint(int segment, std::int64_t reserve, Rank rank, Rank ranks);

@@ -36,7 +36,10 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept { syscall(SYS_futex, 
 SegmentEndpoint::SegmentEndpoint(std::byte* base, std::int64_t reserve, Rank rank, Rank ranks)
     : base_(base), reserve_(reserve), rank_(rank), ranks_(ranks), used_(ranks * std::int64_t{sizeof(RankState)}) {
   MOTET_CHECK(rank >= 0 && rank < ranks, "rank %d of %d", rank, ranks);
-  MOTET_CHECK(used_ <= reserve, "reserve %lld", static_cast<long long>(reserve));
+  if (used_ > reserve)
+    throw Error(ErrorCode::would_not_fit,
+                format_text("a group of %d ranks needs %lld bytes before any mailbox, but %lld were reserved; reserve more", ranks,
+                            static_cast<long long>(used_), static_cast<long long>(reserve)));
 }
 
 RankState& SegmentEndpoint::state(Rank rank) const noexcept { return reinterpret_cast<RankState*>(base_)[rank]; }
@@ -90,13 +93,18 @@ std::optional<ByteSpan> SegmentEndpoint::arrived(int mailbox, Rank from, StepId 
 }
 
 void SegmentEndpoint::finish(StepId step) noexcept {
-  state(rank_).finished.store(step, std::memory_order_release);
+  std::atomic<StepId>& finished = state(rank_).finished;
+  if (step <= finished.load(std::memory_order_relaxed)) return;  // only this rank writes it
+  finished.store(step, std::memory_order_release);
   ring_all();
 }
 
 void SegmentEndpoint::poison(StepId step, Rank cause) noexcept {
-  state(rank_).cause.store(cause, std::memory_order_relaxed);
-  state(rank_).poisoned.store(step, std::memory_order_release);
+  RankState& mine = state(rank_);
+  if (step > mine.poisoned.load(std::memory_order_relaxed)) {
+    mine.cause.store(cause, std::memory_order_relaxed);
+    mine.poisoned.store(step, std::memory_order_release);
+  }
   finish(step);
 }
 

@@ -5,8 +5,7 @@
 //   a RankState for each rank
 //   of each mailbox in the order of opening, of each receiver, of each parity, of each sender: a SlotState
 //   then, in the same order, the slots
-// Offsets follow from the mailboxes alone, so that ranks need not talk to open one. A receiver's slots lie together: it touches
-// them first, and they are then in its own node's memory.
+// Offsets follow from the mailboxes alone, so that ranks need not talk to open one. A receiver's slots lie together.
 #pragma once
 
 #include <atomic>

@@ -181,8 +181,9 @@ void Simulation::deliver_due() {
     SimulatedRank& to = rank(delivery.to);
     Seen& seen = to.others[static_cast<std::size_t>(delivery.from)];
     if (delivery.kind == Delivery::Kind::message) delivery.slot->step = delivery.step, delivery.slot->bytes = delivery.value;
-    if (delivery.kind == Delivery::Kind::finish) seen.finished = delivery.step;
-    if (delivery.kind == Delivery::Kind::poison) seen.poisoned = delivery.step, seen.cause = static_cast<Rank>(delivery.value);
+    if (delivery.kind == Delivery::Kind::finish) seen.finished = std::max(seen.finished, delivery.step);
+    if (delivery.kind == Delivery::Kind::poison && delivery.step > seen.poisoned)
+      seen.poisoned = delivery.step, seen.cause = static_cast<Rank>(delivery.value);
     to.rung = true;
   }
 }
