@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/math.h"
 #include "formats/format.h"
 #include "formats/packed.h"
@@ -158,6 +159,7 @@ std::string_view encoding_of(KernelArithmetic arithmetic) noexcept {
 }  // namespace
 
 std::string CpuKernels::arithmetic() const {
+  MOTET_CHECK(gate_up.many != nullptr);
   std::string many(name_of(gate_up.many->arithmetic));
   if (gate_up.max_few == 0 || gate_up.few->arithmetic == gate_up.many->arithmetic) return many;
   return std::string(name_of(gate_up.few->arithmetic)) + " for few tokens, " + many + " for many";
