@@ -103,6 +103,8 @@ std::string_view name_of(StepFailure failure) noexcept {
       return "poisoned";
     case StepFailure::contract_mismatch:
       return "contract_mismatch";
+    case StepFailure::abandoned:
+      return "abandoned";
   }
   return "none";
 }
@@ -263,22 +265,23 @@ std::int64_t Exchange::rows_claimed(ByteSpan message, std::span<const std::int64
   return right ? header.rows : -1;
 }
 
-bool Exchange::refuse_message(Rank from) noexcept {
+const std::byte* Exchange::refuse_message(Rank from) noexcept {
   missing_.assign(1, from);
   fail(StepFailure::contract_mismatch);
-  return false;
+  return nullptr;
 }
 
-bool Exchange::take_sums(Rank from) noexcept {
+const std::byte* Exchange::take_sums(Rank from) noexcept {
   const auto message = endpoint_.arrived(combine_box_, from, step_);
-  if (!message) return false;
+  if (!message) return nullptr;
   const std::int64_t bytes = shape_.width * wire_bytes(shape_.wire);
-  return rows_claimed(*message, {&bytes, 1}, rows_for(from)) == rows_for(from) || refuse_message(from);
+  if (rows_claimed(*message, {&bytes, 1}, rows_for(from)) != rows_for(from)) return refuse_message(from);
+  return message->data;
 }
 
-bool Exchange::take_rows(Rank from) noexcept {
+const std::byte* Exchange::take_rows(Rank from) noexcept {
   const auto message = endpoint_.arrived(dispatch_box_, from, step_);
-  if (!message) return false;
+  if (!message) return nullptr;
   const std::int64_t claimed = rows_claimed(*message, kinds_, max_rows_);
   if (claimed < 0) return refuse_message(from);
   Runs runs(const_cast<std::byte*>(message->data), claimed);
@@ -288,15 +291,16 @@ bool Exchange::take_rows(Rank from) noexcept {
   runs.next(4 * choices_);  // slots and weights: publish_received()
   runs.next(4 * choices_);
   for (std::size_t p = 0; p < shape_.part_bytes.size(); ++p) source.parts[p] = runs.next(shape_.part_bytes[p]);
-  return true;
+  return message->data;
 }
 
 void Exchange::publish_received() noexcept {
   std::int64_t rows = 0;
-  for (SourceRows& source : sources_) {
+  for (std::size_t from = 0; from < sources_.size(); ++from) {
+    SourceRows& source = sources_[from];
     source.first = rows;
     const auto choices = static_cast<std::size_t>(source.rows * choices_);
-    Runs runs(reinterpret_cast<std::byte*>(const_cast<std::int32_t*>(source.choice)) - kHeaderBytes, source.rows);
+    Runs runs(const_cast<std::byte*>(peers_[from].message), source.rows);
     runs.next(4);
     std::memcpy(slot_.data() + rows * choices_, runs.next(4 * choices_), choices * 4);
     std::memcpy(weight_.data() + rows * choices_, runs.next(4 * choices_), choices * 4);
@@ -339,7 +343,7 @@ void Exchange::add_sums() noexcept {
   const std::int64_t width = shape_.width, top_k = shape_.top_k, bytes = width * wire_bytes(shape_.wire);
   std::fill_n(routed_, outgoing_.tokens * width, 0.0f);
   const auto row_of = [&](Rank from, std::int64_t row) {
-    return endpoint_.arrived(combine_box_, from, step_)->data + kHeaderBytes + row * bytes;
+    return peers_[static_cast<std::size_t>(from)].message + kHeaderBytes + row * bytes;
   };
   if (!by_choice()) {
     for (Rank from = 0; from < ranks_; ++from)
@@ -348,12 +352,11 @@ void Exchange::add_sums() noexcept {
                       routed_ + sent_[static_cast<std::size_t>(first_sent_[static_cast<std::size_t>(from)] + row)] * width);
     return;
   }
-  // Rows of a rank lie in order of (token, k): sources_[r].first, no longer needed, counts those that were added.
-  for (SourceRows& source : sources_) source.first = 0;
+  // Rows of a rank lie in order of (token, k).
   for (std::int64_t choice = 0; choice < outgoing_.tokens * top_k; ++choice) {
     if (outgoing_.slot[choice] < 0) continue;
     const Rank from = owner(outgoing_.slot[choice]);
-    add_from_wire(row_of(from, sources_[static_cast<std::size_t>(from)].first++), width, shape_.wire,
+    add_from_wire(row_of(from, peers_[static_cast<std::size_t>(from)].added++), width, shape_.wire,
                   strategy_.weight_site == WeightSite::combine ? outgoing_.weight + choice : nullptr,
                   routed_ + choice / top_k * width);
   }
@@ -367,7 +370,7 @@ void Exchange::fail(StepFailure failure) noexcept {
 
 void Exchange::abandon() noexcept {
   MOTET_CHECK(state_ != StepState::idle && state_ != StepState::failed, "state %d", static_cast<int>(state_));
-  fail(StepFailure::none);
+  fail(StepFailure::abandoned);
 }
 
 /// Sends and takes what it can. False while something is to come, or when the step failed.
@@ -377,9 +380,9 @@ bool Exchange::phase_done() noexcept {
   for (Rank rank = 0; rank < ranks_; ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.sent) peer.sent = dispatching ? send_rows(rank) : send_sums(rank);
-    if (!peer.came) peer.came = dispatching ? take_rows(rank) : take_sums(rank);
+    if (peer.message == nullptr) peer.message = dispatching ? take_rows(rank) : take_sums(rank);
     if (state_ == StepState::failed) return false;
-    all = all && peer.sent && peer.came;
+    all = all && peer.sent && peer.message != nullptr;
   }
   return all;
 }
@@ -409,7 +412,7 @@ StepState Exchange::poll() noexcept {
   } else if (state_ != StepState::failed && late) {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-      if (!peer.sent || !peer.came) missing_.push_back(rank);
+      if (!peer.sent || peer.message == nullptr) missing_.push_back(rank);
     }
     fail(StepFailure::timeout);
   }

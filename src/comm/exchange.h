@@ -57,7 +57,7 @@ struct Received {
 enum class StepState { idle, dispatching, received, combining, failed };
 
 /// Why a step failed. The names are stable.
-enum class StepFailure { none, timeout, poisoned, contract_mismatch };
+enum class StepFailure { none, timeout, poisoned, contract_mismatch, abandoned };
 std::string_view name_of(StepFailure failure) noexcept;
 
 /// One thread at a time. Allocates when it is made, then no more.
@@ -93,15 +93,18 @@ class Exchange {
   std::int64_t bytes_sent(Rank to) const noexcept { return bytes_sent_[static_cast<std::size_t>(to)]; }  ///< in this step
 
  private:
+  /// Of the phase.
   struct Peer {
-    bool sent = false, came = false;  // of the phase
+    bool sent = false;
+    const std::byte* message = nullptr;  // that came
+    std::int64_t added = 0;              // rows of it
   };
   void sort_choices() noexcept;
   bool send_rows(Rank to) noexcept;
-  bool take_rows(Rank from) noexcept;
-  bool take_sums(Rank from) noexcept;
+  const std::byte* take_rows(Rank from) noexcept;
+  const std::byte* take_sums(Rank from) noexcept;
   std::int64_t rows_claimed(ByteSpan message, std::span<const std::int64_t> kinds, std::int64_t most) const noexcept;
-  bool refuse_message(Rank from) noexcept;
+  const std::byte* refuse_message(Rank from) noexcept;
   void write_header(std::byte* message, std::int64_t rows) const noexcept;
   bool send_sums(Rank to) noexcept;
   void publish_received() noexcept;

@@ -170,6 +170,23 @@ std::vector<float> run_experts(const Case& c, Rank rank, int step, const Receive
   return rows;
 }
 
+/// One step as far as it gets; the routed sums, when it is done. A rank that leaves abandons it once it has received.
+std::vector<float> run_step(Exchange& exchange, const Case& c, Endpoint& end, int step, FabricTime deadline, bool leaves = false) {
+  const Tokens tokens = tokens_of(c, end.rank(), step);
+  const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
+  exchange.begin(outgoing_of(tokens, parts), deadline);
+  if (exchange.wait() != StepState::received) return {};
+  if (leaves) {
+    exchange.abandon();
+    return {};
+  }
+  const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
+  std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width), -1.0f);
+  exchange.combine(rows.data(), c.width, routed.data());
+  exchange.wait();
+  return routed;
+}
+
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   const auto same = [](float x, float y) { return bits_of_f32(x) == bits_of_f32(y); };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
@@ -180,15 +197,9 @@ void expect_steps(const StrategyTraits& strategy, const Case& c, Endpoint& end, 
   Exchange exchange(strategy, c.shape(), end);
   const FabricTime start = end.now();
   for (int step = 0; step < steps; ++step) {
-    const Tokens tokens = tokens_of(c, end.rank(), step);
-    const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
-    exchange.begin(outgoing_of(tokens, parts), end.now() + seconds(60));
-    ASSERT_EQ(exchange.wait(), StepState::received) << name_of(exchange.failure());
-    const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
-    std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width), -1.0f);
-    exchange.combine(rows.data(), c.width, routed.data());
-    ASSERT_EQ(exchange.wait(), StepState::idle) << name_of(exchange.failure());
-    const std::vector<float> truth = expected(strategy, c, tokens);
+    const std::vector<float> routed = run_step(exchange, c, end, step, end.now() + seconds(60));
+    ASSERT_EQ(exchange.state(), StepState::idle) << name_of(exchange.failure());
+    const std::vector<float> truth = expected(strategy, c, tokens_of(c, end.rank(), step));
     ASSERT_TRUE(same_bits(routed, truth)) << strategy.name << ", rank " << end.rank() << " of " << c.ranks << ", step " << step;
   }
   EXPECT_LT(end.now() - start, seconds(30)) << "waits end when what they wait for is there";
@@ -227,30 +238,12 @@ TEST_P(Exchanges, OfTwoLayersTakeTurnsOnOneEndpoint) {
     for (int step = 0; step < 6; ++step) {
       const Case& c = step % 2 == 0 ? a : b;
       Exchange& exchange = step % 2 == 0 ? first : second;
-      const Tokens tokens = tokens_of(c, end.rank(), step);
-      const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
-      exchange.begin(outgoing_of(tokens, parts), end.now() + seconds(60));
-      ASSERT_EQ(exchange.wait(), StepState::received);
-      const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
-      std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width));
-      exchange.combine(rows.data(), c.width, routed.data());
-      ASSERT_EQ(exchange.wait(), StepState::idle);
-      EXPECT_EQ(routed, expected(*find_strategy(step % 2 == 0 ? "alltoall" : "allgather"), c, tokens));
+      const std::vector<float> routed = run_step(exchange, c, end, step, end.now() + seconds(60));
+      ASSERT_EQ(exchange.state(), StepState::idle);
+      const StrategyTraits& strategy = *find_strategy(step % 2 == 0 ? "alltoall" : "allgather");
+      EXPECT_TRUE(same_bits(routed, expected(strategy, c, tokens_of(c, end.rank(), step))));
     }
   });
-}
-
-/// One step, as far as it gets. Rank `leaver` abandons it once it has received.
-void one_step(Exchange& exchange, const Case& c, Endpoint& end, int step, FabricTime deadline, bool leaves) {
-  const Tokens tokens = tokens_of(c, end.rank(), step);
-  const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
-  exchange.begin(outgoing_of(tokens, parts), deadline);
-  if (exchange.wait() != StepState::received) return;
-  if (leaves) return exchange.abandon();
-  const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
-  std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width));
-  exchange.combine(rows.data(), c.width, routed.data());
-  exchange.wait();
 }
 
 TEST_P(Exchanges, ThatOneRankLeavesEndAtOnceForAllAndTheNextStepIsWhole) {
@@ -261,7 +254,7 @@ TEST_P(Exchanges, ThatOneRankLeavesEndAtOnceForAllAndTheNextStepIsWhole) {
       const FabricTime begin = end.now(), deadline = begin + seconds(60);
       for (int step = 0; step < 6; ++step) {
         const bool broken = step == 1 || step == 4;
-        one_step(exchange, c, end, step, deadline, broken && end.rank() == 2);
+        run_step(exchange, c, end, step, deadline, broken && end.rank() == 2);
         EXPECT_EQ(exchange.state(), broken ? StepState::failed : StepState::idle) << step;
         if (!broken || end.rank() == 2) continue;
         EXPECT_EQ(exchange.failure(), StepFailure::poisoned);
@@ -278,7 +271,7 @@ TEST_P(Exchanges, WithRanksOfAnotherContractFailTogether) {
     ExchangeShape shape = c.shape();
     shape.contract = end.rank() == 1 ? 8 : 7;
     Exchange exchange(*find_strategy("alltoall"), shape, end);
-    one_step(exchange, c, end, 0, end.now() + seconds(60), false);
+    run_step(exchange, c, end, 0, end.now() + seconds(60));
     ASSERT_EQ(exchange.state(), StepState::failed);
     EXPECT_TRUE(exchange.failure() == StepFailure::contract_mismatch || exchange.failure() == StepFailure::poisoned);
     if (end.rank() == 1) {
@@ -291,7 +284,7 @@ TEST_P(Exchanges, CountTheBytesThatWentToEachRank) {
   GetParam().run(2, [](Endpoint& end) {
     const Case c{.ranks = 2, .slots = 2, .top_k = 1, .width = 16, .max_tokens = 4, .choices = Case::Choices::all_to_one};
     Exchange exchange(*find_strategy("alltoall"), c.shape(), end);
-    one_step(exchange, c, end, 1, end.now() + seconds(60), false);  // four tokens, all for rank 0
+    run_step(exchange, c, end, 1, end.now() + seconds(60));  // four tokens, all for rank 0
     // Header, choices, slots, weights, 4 x 64 bytes of hidden states, 4 x 5 bytes of names; back: header, and for what came 64
     // each.
     EXPECT_EQ(exchange.bytes_sent(0), 64 * 4 + 256 + 64 + (end.rank() == 0 ? 64 + 256 : 64));
@@ -307,14 +300,8 @@ std::vector<std::vector<float>> sums_of_rank_0(const StrategyTraits& strategy, c
   testing::run_threads(c.ranks, [&](Endpoint& end) {
     Exchange exchange(strategy, c.shape(), end);
     for (int step = 0; step < 6; ++step) {
-      const Tokens tokens = tokens_of(c, end.rank(), step);
-      const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
-      exchange.begin(outgoing_of(tokens, parts), end.now() + seconds(60));
-      ASSERT_EQ(exchange.wait(), StepState::received);
-      const std::vector<float> rows = run_experts(c, end.rank(), step, exchange.received());
-      std::vector<float> routed(static_cast<std::size_t>(tokens.count * c.width));
-      exchange.combine(rows.data(), c.width, routed.data());
-      ASSERT_EQ(exchange.wait(), StepState::idle);
+      const std::vector<float> routed = run_step(exchange, c, end, step, end.now() + seconds(60));
+      ASSERT_EQ(exchange.state(), StepState::idle);
       if (end.rank() == 0) result.push_back(routed);
     }
   });
@@ -355,7 +342,7 @@ TEST(Exchange, IsNotFailedByAStepThatAnotherRankLeavesLater) {
           exchange.abandon();
           continue;
         }
-        one_step(exchange, c, end, step, end.now() + seconds(60), false);
+        run_step(exchange, c, end, step, end.now() + seconds(60));
         EXPECT_EQ(exchange.state(), step % 2 == 1 ? StepState::failed : StepState::idle) << "seed " << seed << ", step " << step;
       }
     });
@@ -379,7 +366,7 @@ TEST(Exchange, TakesNoMessageThatClaimsMoreThanItHolds) {
       return;
     }
     Exchange exchange(*find_strategy("alltoall"), c.shape(), end);
-    one_step(exchange, c, end, 1, end.now() + seconds(60), false);
+    run_step(exchange, c, end, 1, end.now() + seconds(60));
     EXPECT_EQ(exchange.failure(), StepFailure::contract_mismatch);
   });
 }
@@ -392,7 +379,7 @@ std::vector<std::vector<StepFailure>> failures_under(const StrategyTraits& strat
     Exchange exchange(strategy, c.shape(), end);
     for (int step = 0; step < 4; ++step) {
       const FabricTime begin = end.now();
-      one_step(exchange, c, end, step, begin + milliseconds(10), false);
+      run_step(exchange, c, end, step, begin + milliseconds(10));
       result[static_cast<std::size_t>(end.rank())].push_back(exchange.failure());
       if (exchange.state() != StepState::failed) continue;
       if (end.rank() != fault.rank) {

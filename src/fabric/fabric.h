@@ -30,11 +30,8 @@ struct MailboxSpec {
   std::int64_t bytes = 0;    ///< of the longest message, >= 0
 };
 
-/// What a fabric can do; part of the plan.
 struct FabricTraits {
   std::string_view name, summary;
-  bool remote_stores = false;  ///< slot() is the receiver's own memory; else a message is carried when it is posted
-  bool processes = false;      ///< ranks may be processes, which can be killed or stopped
 };
 
 /// One rank's end of a fabric. One thread at a time; calls but open() do not throw, allocate or wait, unless they say so.

@@ -15,9 +15,7 @@ namespace motet {
 
 extern const FabricTraits fabric_shm;
 const FabricTraits fabric_shm = {.name = "shm",
-                                 .summary = "ranks are processes of one host; a message is stored where its receiver reads it",
-                                 .remote_stores = true,
-                                 .processes = true};
+                                 .summary = "ranks are processes of one host; a message is stored where its receiver reads it"};
 
 namespace {
 

@@ -18,8 +18,7 @@ namespace motet {
 
 extern const FabricTraits fabric_simulated;
 const FabricTraits fabric_simulated = {.name = "simulated",
-                                       .summary = "ranks in virtual time, with seeded order, delay, loss, stalls and deaths",
-                                       .remote_stores = true};
+                                       .summary = "ranks in virtual time, with seeded order, delay, loss, stalls and deaths"};
 
 namespace {
 

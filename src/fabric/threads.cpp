@@ -6,9 +6,8 @@
 namespace motet {
 
 extern const FabricTraits fabric_threads;
-const FabricTraits fabric_threads = {.name = "threads",
-                                     .summary = "ranks are threads of one process; a message is stored where its receiver reads it",
-                                     .remote_stores = true};
+const FabricTraits fabric_threads = {
+    .name = "threads", .summary = "ranks are threads of one process; a message is stored where its receiver reads it"};
 
 namespace {
 
