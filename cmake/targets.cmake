@@ -1,10 +1,10 @@
 # Folders, and the kernel instances of every format for every target.
 
-# motet_folder(NAME LOWER...): object library motet_NAME of src/NAME/**.cpp without tests.
+# motet_folder(NAME LOWER...): object library motet_NAME of src/NAME/**.cpp without tests and without the module in cmake/mpi.cmake.
 set(MOTET_FOLDERS "" CACHE INTERNAL "")
 function(motet_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "(_test|/mpi_module)\\.cpp$")
   if(MOTET_HWLOC_INCLUDE AND MOTET_HWLOC_LIBRARY)
     list(FILTER sources EXCLUDE REGEX "/topology_plain\\.cpp$")
   else()
@@ -17,6 +17,9 @@ function(motet_folder name)
   target_link_libraries(motet_${name} PRIVATE motet_options nlohmann_json::nlohmann_json)
   if(name STREQUAL "base" AND MOTET_HWLOC_INCLUDE)
     target_include_directories(motet_base PRIVATE ${MOTET_HWLOC_INCLUDE})
+  endif()
+  if(name STREQUAL "fabric")  # where src/fabric/mpi.cpp looks for its module
+    target_compile_definitions(motet_fabric PRIVATE MOTET_LIBDIR="${CMAKE_INSTALL_LIBDIR}")
   endif()
   set(MOTET_FOLDERS ${MOTET_FOLDERS} ${name} CACHE INTERNAL "")
   set(MOTET_LOWER_${name} ${ARGN} CACHE INTERNAL "")

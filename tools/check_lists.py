@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LISTS = [  # list, macro, folder, files of the folder that are no entries, page per entry
     ("src/formats/formats.inc", "MOTET_FORMAT", "src/formats", {"format_list", "packed", "synthetic"}, "docs/formats"),
     ("src/backends/backends.inc", "MOTET_BACKEND", "src/backends", {"backend_list"}, None),
-    ("src/fabric/fabrics.inc", "MOTET_FABRIC", "src/fabric", {"fabric_list", "segment"}, None),
+    ("src/fabric/fabrics.inc", "MOTET_FABRIC", "src/fabric", {"fabric_list", "segment", "mpi_module"}, None),
     ("src/comm/strategies.inc", "MOTET_STRATEGY", "src/comm", {"strategy_list", "exchange", "agreement"}, None),
     ("src/checkpoint/families.inc", "MOTET_FAMILY", "src/checkpoint/families", set(), "docs/families"),
 ]

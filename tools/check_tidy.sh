@@ -14,9 +14,9 @@ files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
   root=$(cd "$(dirname "$0")/.." && pwd)
   mapfile -t files < <(find "$root/src" -name '*.cpp' ! -name '*_test.cpp' | sort)
-  # A build has one of topology_hwloc.cpp and topology_plain.cpp.
+  # A build has one of topology_hwloc.cpp and topology_plain.cpp, and mpi_module.cpp where there is MPI.
   for i in "${!files[@]}"; do
-    case ${files[i]} in */topology_*.cpp) grep -qF "\"${files[i]}\"" "$database" || unset "files[i]" ;; esac
+    case ${files[i]} in */topology_*.cpp | */mpi_module.cpp) grep -qF "\"${files[i]}\"" "$database" || unset "files[i]" ;; esac
   done
 fi
 # The build's flags are g++'s: clang does not know all of them.

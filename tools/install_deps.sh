@@ -6,8 +6,8 @@ set -eu
 packages="g++ cmake ninja-build pkg-config nlohmann-json3-dev libhwloc-dev libcli11-dev libfmt-dev libspdlog-dev libgtest-dev"
 case ${1:-build} in
   build) ;;
-  test) packages="$packages clang-tidy binutils python3" ;;
-  test-all) packages="$packages clang-tidy binutils python3 clang libclang-rt-14-dev libbenchmark-dev" ;;
+  test) packages="$packages clang-tidy binutils python3 libopenmpi-dev openmpi-bin" ;;
+  test-all) packages="$packages clang-tidy binutils python3 libopenmpi-dev openmpi-bin clang libclang-rt-14-dev libbenchmark-dev" ;;
   *) echo "usage: install_deps.sh [build|test|test-all]" >&2; exit 2 ;;
 esac
 

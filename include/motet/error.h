@@ -31,12 +31,15 @@ enum class ErrorCode : int {
   check_failed = 13,       ///< a result is outside its bound
   cancelled = 14,          ///< ended by the user
   internal = 15,           ///< a bug of Motet
+  ranks_disagree = 16,     ///< ranks of a group planned differently, or sent what the plan does not say
+  rank_missing = 17,       ///< a rank did not come by the deadline
+  step_left = 18,          ///< another rank left the step before its end
 };
 
 /// The stable name of a code, such as "tokens_exceed_plan".
 std::string_view name_of(ErrorCode code) noexcept;
 
-/// Process exit code for an error: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 70 a bug of Motet, 130 cancelled.
+/// Process exit code for an error: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 6 an exchange failed, 70 a bug of Motet, 130 cancelled.
 int exit_code_of(ErrorCode code) noexcept;
 
 /// Thrown while creating things (opening, planning with throw, Layer::create); never by forward.

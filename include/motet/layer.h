@@ -11,6 +11,7 @@
 
 #include "motet/checkpoint.h"
 #include "motet/executor.h"
+#include "motet/group.h"
 #include "motet/plan.h"
 
 namespace motet {
@@ -24,12 +25,14 @@ struct HookRow {
   SlotId slot{};
   ExpertId expert{};
   float weight = 0;
-  std::int64_t token = 0;
+  std::int64_t rank = 0;           ///< whose token it is
+  std::int64_t token = 0;          ///< of that rank
   std::int64_t k = 0;              ///< position of the expert in the token's choice
 };
 using RowHook = void (*)(void* context, const HookRow& row) noexcept;
 
-/// The unfinalized result: GEMM2 rows and where each (token, k) lies in them.
+/// The unfinalized result: GEMM2 rows and where each (token, k) lies in them. With ranks that dispatch, `tokens` are the rows that came,
+/// in order of rank and token, and top_k is the choices that each carries: all of its token, or one (ExchangePlan::choices).
 struct Unfinalized {
   const float* rows = nullptr;     ///< fp32 [row_count, row_stride], `width` of them valid
   std::int64_t row_count = 0, row_stride = 0, width = 0;
@@ -75,27 +78,41 @@ struct ForwardStats {
   double flops = 0;                        ///< multiplications and additions of valid elements
 };
 
+/// What the last forward exchanged with one rank.
+struct PeerStats {
+  std::int64_t bytes_sent = 0;
+  double seconds_waited = 0;               ///< for its messages, beyond this rank's own
+};
+
 class Layer {
  public:
   /// Builds a runnable layer: allocates the workspace, prepares the weights, starts the threads.
   /// `executor` outlives the layer, or null for Motet's own pinned pool of plan.threads.
   /// Plans again and takes only an equal plan; what may differ is how it came about (Recipe::wished, choices, estimates).
-  /// Throws Error: hook_mismatch, would_not_fit, wrong_shape (weights are not the plan's), not_supported (several ranks, a target
-  /// that this machine lacks), invalid_argument (no weights, a plan that was changed by hand, an executor with more threads than
-  /// the plan).
+  /// A plan of several ranks needs a group of as many. Creating is then collective: all ranks throw when one does. `weights` are the
+  /// whole layer's; a rank reads its part of them.
+  /// Throws Error: hook_mismatch, would_not_fit, wrong_shape (weights are not the plan's), not_supported (a target that this machine
+  /// lacks), invalid_argument (no weights, a plan that was changed by hand, an executor with more threads than the plan, a group of
+  /// another size), ranks_disagree (naming the field), rank_missing.
   static std::unique_ptr<Layer> create(const Plan& plan, std::shared_ptr<const LayerWeights> weights,
-                                       const Hooks& hooks = {}, Executor* executor = nullptr);
+                                       const Hooks& hooks = {}, Executor* executor = nullptr,
+                                       std::shared_ptr<Group> group = nullptr);
   virtual ~Layer() = default;
   virtual const Plan& plan() const noexcept = 0;
   /// Asks first whether the mapped files are what they were (file_changed). A file that another program cuts short in the middle of
   /// a forward makes the lost pages fault: the operating system sends SIGBUS, which ends a process that does not handle it.
+  /// With several ranks a forward that fails on one fails on all: rank_missing, step_left, ranks_disagree. The next one is whole again.
   virtual RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept = 0;
+  /// In place of the next forward, for a rank that has to stop: the other ranks' ends at once with step_left. Nothing on one rank.
+  virtual void leave() noexcept = 0;
   virtual const ForwardStats& stats() const noexcept = 0;
   /// Weight bytes that the last forward read, as spans that do not touch each other; valid while the layer lives. Resident, unless
   /// the system took pages back since: what RateProbe reads to tell the limit of just these bytes.
   virtual std::vector<ByteSpan> weights_read() const = 0;
-  /// Rows that each expert got in the last forward: [experts].
+  /// Rows that each expert got from this rank's part of the last forward: [experts].
   virtual const std::int64_t* expert_load() const noexcept = 0;
+  /// [ranks]; null on one rank.
+  virtual const PeerStats* peers() const noexcept = 0;
 };
 
 }  // namespace motet

@@ -5,6 +5,7 @@
 #include "motet/checkpoint.h"
 #include "motet/error.h"
 #include "motet/executor.h"
+#include "motet/group.h"
 #include "motet/layer.h"
 #include "motet/machine.h"
 #include "motet/plan.h"

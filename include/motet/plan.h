@@ -107,6 +107,7 @@ enum class AreaId : int {
   act_scales,    ///< their scales, in the backend's layout
   linear_scales, ///< scales [rows, groups] as encoders write them, before they are put into another layout
   rows,          ///< f32 [rows, stored dispatch width]: GEMM2 rows
+  partial,       ///< f32 [received rows, dispatch width]: this rank's sums for the tokens of others
   routed,        ///< f32 [tokens, dispatch width]
   routed_x,      ///< activation type [tokens, stored latent]: routed sum prepared for latent_out
   routed_out,    ///< f32 [tokens, hidden]: after latent_out
@@ -165,8 +166,24 @@ struct RankSlice {
   std::int64_t intermediate_stored = 0;
   std::int64_t shared_begin = 0, shared_valid = 0;   ///< slice of the shared expert's intermediate
   bool down_bias = true;           ///< exactly one tp rank of each expert adds it
+  bool shared_bias = true;         ///< of the shared expert's down: every rank that has it whole, or rank 0
   std::string reason;              ///< such as "90 units of 32: 23 + 23 + 22 + 22"
   bool operator==(const RankSlice&) const = default;
+};
+
+// ---------------------------------------------------------------- exchange
+
+/// What ranks hand each other in one forward (docs/exchange.md); all zero on one rank.
+struct ExchangePlan {
+  std::int64_t row_bytes = 0;      ///< hidden states of one dispatched row, as they are given to experts
+  std::int64_t choices = 0;        ///< pairs of slot and routing weight that a dispatched row carries
+  std::int64_t rows_to_rank = 0;   ///< most rows from one rank to another
+  std::int64_t rows = 0;           ///< most rows that one rank receives
+  std::int64_t width = 0;          ///< elements of a row that comes back
+  std::int64_t dispatch_bytes = 0, combine_bytes = 0;   ///< longest message of each phase
+  std::int64_t mailboxes = 0;      ///< bytes of one rank: messages that others write for it, two steps deep
+  std::int64_t handles = 0;        ///< bytes of one rank: which row came from whom
+  bool operator==(const ExchangePlan&) const = default;
 };
 
 // ---------------------------------------------------------------- memory
@@ -176,10 +193,11 @@ enum class Fit { fits, does_not_fit, would_fit };
 /// Bytes of one rank. `anonymous` is what the process allocates for this layer (within 5 % or 8 MiB); mapped is an upper bound.
 struct MemoryPlan {
   std::int64_t workspace = 0;
+  std::int64_t exchange = 0;       ///< several ranks: mailboxes and handles
   std::int64_t prepared = 0;       ///< what the backend allocates at creation: biases as fp32, its own tables
   std::int64_t packed = 0;         ///< residence packed: weights laid out anew, in huge pages where the system gives them
   std::int64_t packed_padding = 0; ///< of them, bytes that the file does not have
-  std::int64_t anonymous = 0;      ///< workspace + prepared + packed
+  std::int64_t anonymous = 0;      ///< workspace + exchange + prepared + packed
   std::int64_t mapped = 0;         ///< weight bytes of this layer that may become resident; repacked ones are dropped expert by expert
   std::int64_t peak = 0;           ///< anonymous + mapped
   std::int64_t limit = 0;
@@ -211,13 +229,14 @@ struct Plan {
   LayerSpec spec;
   Deployment deployment;           ///< as planned: in place of a substituted wish it holds what was taken
   Environment environment;
-  std::string backend, target, strategy, scheduler;   ///< strategy is "" when there are ranks to exchange with and none is built
+  std::string backend, target, strategy, scheduler;   ///< strategy is "none" on one rank
   int threads = 1;
   std::vector<Width> widths;
   std::vector<Stage> stages;
   std::vector<TailStep> tail;
   Recipe recipe;
   Workspace workspace;
+  ExchangePlan exchange;
   std::vector<Choice> choices;
   std::vector<RankSlice> ranks;
   MemoryPlan memory;
@@ -229,7 +248,7 @@ struct Plan {
   const Width* width(Axis axis) const noexcept;
   std::int64_t stored(Axis axis) const noexcept;     ///< 0 when there is no such axis
   const Area* area(AreaId id) const noexcept;        ///< null when the layer needs none
-  /// Most rows of the permuted batch: tokens * top_k.
+  /// Most rows of the permuted batch: tokens * top_k on one rank, what this rank's experts may get from all on several.
   std::int64_t max_rows() const noexcept;
   /// What forward returns for this many tokens, 0 included. Fake operators and the real path both call it.
   OutputType output(std::int64_t tokens) const noexcept;
@@ -264,6 +283,7 @@ std::string_view name_of(Fit) noexcept;
 std::string_view name_of(Arithmetic) noexcept;
 std::string_view name_of(Residence) noexcept;
 std::string_view name_of(Finalize) noexcept;
+std::string_view name_of(TokenPlacement) noexcept;
 std::string_view name_of(WeightSite) noexcept;
 std::string_view name_of(ActivationKind) noexcept;
 std::string_view name_of(RouterScore) noexcept;

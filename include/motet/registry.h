@@ -21,6 +21,7 @@ std::vector<ListEntry> families();
 std::vector<ListEntry> backends();
 std::vector<ListEntry> targets();
 std::vector<ListEntry> strategies();
+std::vector<ListEntry> fabrics();
 std::vector<ListEntry> arithmetics();
 std::vector<ListEntry> routers();
 

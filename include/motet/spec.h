@@ -121,11 +121,15 @@ struct LayerSpec {
 enum class Arithmetic { exact, bf16, fast };       ///< levels of accuracy; the plan says which kernel arithmetic was taken
 enum class Residence { mapped, packed };
 enum class Finalize { builtin, unfinalized, hook };
+/// Whose tokens a rank is given: its own ones, or the same as every other rank.
+enum class TokenPlacement { sharded, replicated };
 
 /// Wishes. A wish that cannot be met is an error unless allow_substitution; a substitution is in the plan (L11).
 struct Wishes {
   std::string backend;             ///< "" = best; else a name of backends()
   std::string target;              ///< "" = best; else a name of targets()
+  std::string strategy;            ///< "" = best; else a name of strategies(). More than one rank
+  std::string wire;                ///< rows that come back between ranks: "" = fp32 for exact and invariant, else bf16; "bf16", "fp32"
   Arithmetic arithmetic = Arithmetic::bf16;
   bool invariant = false;          ///< one arithmetic and order whatever the token count (L15)
   Residence residence = Residence::mapped;
@@ -136,9 +140,11 @@ struct Wishes {
 };
 
 struct Deployment {
-  std::int64_t tokens = 1;         ///< most tokens of one forward on this rank
+  std::int64_t tokens = 1;         ///< most tokens of one forward on any rank
   std::int64_t tp = 1;             ///< ranks that split the intermediate dimension
   std::int64_t ep = 1;             ///< ranks that split the experts; ranks = tp * ep
+  TokenPlacement placement = TokenPlacement::sharded;
+  std::string fabric = "threads"; ///< that several ranks exchange over: a name of fabrics()
   DType input = DType::bf16;       ///< dtype of hidden states and of the output
   std::int64_t memory_limit = 0;   ///< bytes; 0 = what the environment has
   Wishes wishes = {};

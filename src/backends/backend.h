@@ -74,9 +74,10 @@ class PreparedBackend {
 
 struct Backend {
   BackendTraits traits;
-  /// Prepares weights as the plan says. Throws Error.
+  /// Prepares one rank's weights (spec_of_rank) as the plan says. Throws Error.
   /// `executor` runs what preparing can do in parallel; it is kept by nobody.
-  std::unique_ptr<PreparedBackend> (*prepare)(const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor& executor);
+  std::unique_ptr<PreparedBackend> (*prepare)(const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights,
+                                              Executor& executor);
 };
 
 /// In the order of backends.inc, best first.

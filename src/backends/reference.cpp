@@ -14,6 +14,8 @@ extern const Backend backend_reference;
 const Backend backend_reference = {
     {kRules.name, "double precision from the formulas, decoding by table: the truth others are held to", false, true,
      double_supports, [](const BackendRequest& request) { return double_storage(request, kRules); }},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) { return prepare_double(plan, std::move(weights), kRules); }};
+    [](const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights, Executor&) {
+      return prepare_double(plan, rank, std::move(weights), kRules);
+    }};
 
 }  // namespace motet

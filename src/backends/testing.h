@@ -168,7 +168,7 @@ class Runner {
  public:
   Runner(Plan plan, std::shared_ptr<const LayerWeights> weights) : plan_(std::move(plan)) {
     ThreadPool pool(plan_.threads);
-    prepared_ = find_backend(plan_.backend)->prepare(plan_, std::move(weights), pool);
+    prepared_ = find_backend(plan_.backend)->prepare(plan_, 0, std::move(weights), pool);
   }
 
   const Plan& plan() const { return plan_; }

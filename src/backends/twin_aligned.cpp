@@ -15,6 +15,8 @@ extern const Backend backend_twin_aligned;
 const Backend backend_twin_aligned = {
     {kRules.name, "test twin: double precision, axes stored at multiples of 128, padding verified and poisoned", false, false,
      double_supports, [](const BackendRequest& request) { return double_storage(request, kRules); }},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) { return prepare_double(plan, std::move(weights), kRules); }};
+    [](const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights, Executor&) {
+      return prepare_double(plan, rank, std::move(weights), kRules);
+    }};
 
 }  // namespace motet

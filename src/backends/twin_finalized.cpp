@@ -18,9 +18,9 @@ std::optional<Refusal> supports(const BackendRequest& request) {
 }  // namespace
 
 extern const Backend backend_twin_finalized;
-const Backend backend_twin_finalized = {
-    {kRules.name, "test twin: double precision, cannot leave rows unfinalized", false, false, supports,
-     [](const BackendRequest& request) { return double_storage(request, kRules); }},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) { return prepare_double(plan, std::move(weights), kRules); }};
+const Backend backend_twin_finalized = {{kRules.name, "test twin: double precision, cannot leave rows unfinalized", false, false,
+                                         supports, [](const BackendRequest& request) { return double_storage(request, kRules); }},
+                                        [](const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights,
+                                           Executor&) { return prepare_double(plan, rank, std::move(weights), kRules); }};
 
 }  // namespace motet

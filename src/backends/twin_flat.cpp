@@ -18,8 +18,8 @@ extern const Backend backend_twin_flat;
 const Backend backend_twin_flat = {
     {kRules.name, "test twin: double precision on mxfp8 activations with flat scales", false, false, quantised_supports,
      [](const BackendRequest& request) { return double_storage(request, kRules); }, Arithmetic::fast},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) {
-      return prepare_double(plan, std::move(weights), kRules);
+    [](const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights, Executor&) {
+      return prepare_double(plan, rank, std::move(weights), kRules);
     }};
 
 }  // namespace motet

@@ -18,8 +18,8 @@ extern const Backend backend_twin_swizzled;
 const Backend backend_twin_swizzled = {
     {kRules.name, "test twin: double precision on mxfp8 activations with swizzled 128x4 scales", false, false, quantised_supports,
      [](const BackendRequest& request) { return double_storage(request, kRules); }, Arithmetic::fast},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) {
-      return prepare_double(plan, std::move(weights), kRules);
+    [](const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights, Executor&) {
+      return prepare_double(plan, rank, std::move(weights), kRules);
     }};
 
 }  // namespace motet

@@ -16,6 +16,8 @@ extern const Backend backend_twin_wide;
 const Backend backend_twin_wide = {
     {kRules.name, "test twin: double precision, every axis stored wider than valid, padding verified and poisoned", false, false,
      double_supports, [](const BackendRequest& request) { return double_storage(request, kRules); }},
-    [](const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor&) { return prepare_double(plan, std::move(weights), kRules); }};
+    [](const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights, Executor&) {
+      return prepare_double(plan, rank, std::move(weights), kRules);
+    }};
 
 }  // namespace motet

@@ -32,6 +32,9 @@ constexpr CodeRow kCodes[] = {
     {ErrorCode::check_failed, "check_failed", 1},
     {ErrorCode::cancelled, "cancelled", 130},  // the shell's convention for Ctrl-C
     {ErrorCode::internal, "internal", 70},     // sysexits.h: internal software error
+    {ErrorCode::ranks_disagree, "ranks_disagree", 6},
+    {ErrorCode::rank_missing, "rank_missing", 6},
+    {ErrorCode::step_left, "step_left", 6},
 };
 
 const CodeRow& row_of(ErrorCode code) noexcept {

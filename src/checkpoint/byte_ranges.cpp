@@ -151,9 +151,8 @@ std::vector<ByteRange> ranges_of(const StoredLayer& layer, const TensorTable& ta
                                        .gate_up_bias = spec.gate_up.bias, .down_bias = spec.down.bias && slice.down_bias, .half = spec.intermediate, .prefix = ""});
   }
   if (!layer.shared.empty()) {
-    const bool shared_whole = slice.shared_valid == spec.shared.intermediate;   // every rank adds its own copy, bias included
     write_body(writer, layer.shared, {.experts = {0, 1}, .intermediate = {slice.shared_begin, slice.shared_valid}, .gate_up_bias = spec.shared.gate_up.bias,
-                                      .down_bias = spec.shared.down.bias && (slice.down_bias || shared_whole), .half = spec.shared.intermediate, .prefix = "shared "});
+                                      .down_bias = spec.shared.down.bias && slice.shared_bias, .half = spec.shared.intermediate, .prefix = "shared "});
   }
   writer.whole(layer.shared_gate, "gate of the shared expert");
   if (spec.latent > 0) {

@@ -166,6 +166,7 @@ TEST(ByteRanges, AWholeSharedExpertKeepsItsBiasOnEveryRank) {
   EXPECT_EQ(range_of(whole, "shared_experts.down_proj.bias").bytes, 64 * 2);
   EXPECT_THROW(range_of(whole, "experts.3.down_proj.bias"), std::runtime_error);
   ranks[0].shared_valid = ranks[1].shared_valid = ranks[1].shared_begin = 16;
+  ranks[1].shared_bias = false;
   EXPECT_THROW(range_of(checkpoint->byte_ranges(plan_of(*checkpoint, ranks), 1), "shared_experts.down_proj.bias"), std::runtime_error);
 }
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 
 #include "checkpoint/refusal_testing.h"
@@ -290,9 +290,9 @@ TEST(Open, HundredShardsOfFortyThousandTensorsUnderALowDescriptorLimit) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
   const rlimit low{24, old.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of the processor: other programs do not count
   const auto opened = Checkpoint::open(dir.str());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   const auto weights = opened->load(51);
   ::setrlimit(RLIMIT_NOFILE, &old);
   RecordProperty("open_seconds", std::to_string(seconds));

@@ -13,7 +13,7 @@ namespace motet::cli {
 
 /// Options that plan, run and bench have in common, and their text before it is understood.
 struct WishOptions {
-  std::string backend, target, arithmetic = "bf16", residence = "mapped", finalize = "builtin", memory_limit;
+  std::string backend, target, strategy, wire, arithmetic = "bf16", residence = "mapped", finalize = "builtin", memory_limit;
   bool invariant = false, allow_substitution = false;
   int threads = 0;
 
@@ -22,6 +22,17 @@ struct WishOptions {
   /// Throws Error(invalid_argument) with a suggestion for a mistyped name.
   Wishes wishes() const;
   std::int64_t memory_limit_bytes() const;
+};
+
+/// Options about ranks that plan and run have in common.
+struct RankOptions {
+  std::int64_t ranks = 0, tp = 1, ep = 0;   ///< ep 0 = from ranks
+  bool replicated = false;
+  std::string fabric = "threads";
+
+  void add_to(CLI::App& app);
+  /// Sets tp, ep and placement. Throws Error(invalid_argument) when ranks is not tp x ep.
+  void apply(Deployment& deployment) const;
 };
 
 /// A command: adds its options to the app and runs after parsing; returns the exit code.

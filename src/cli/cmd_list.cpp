@@ -29,7 +29,7 @@ std::vector<ListEntry> shape_entries() {
 const std::vector<std::pair<std::string, std::function<std::vector<ListEntry>()>>>& lists() {
   static const std::vector<std::pair<std::string, std::function<std::vector<ListEntry>()>>> all = {
       {"formats", formats}, {"families", families}, {"backends", backends}, {"targets", targets}, {"strategies", strategies},
-      {"arithmetics", arithmetics}, {"routers", routers}, {"shapes", shape_entries}};
+      {"fabrics", fabrics},      {"arithmetics", arithmetics}, {"routers", routers}, {"shapes", shape_entries}};
   return all;
 }
 
@@ -64,7 +64,7 @@ int run() {
 }  // namespace
 
 Command add_list(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("list", "What this build knows: formats, families, backends, targets, strategies, arithmetics, routers, shapes");
+  CLI::App* app = root.add_subcommand("list", "What this build knows: formats, families, backends, targets, strategies, fabrics, arithmetics, routers, shapes");
   app->footer("Example:\n  motet list formats");
   app->add_option("what", options.what, "One list; all when absent");
   add_json(*app, options.json);

@@ -10,7 +10,8 @@ namespace {
 
 struct Options {
   std::string checkpoint, layer;
-  std::int64_t tokens = 1, tp = 1, ep = 1;
+  std::int64_t tokens = 1;
+  RankOptions ranks;
   bool json = false;
   WishOptions wishes;
 } options;
@@ -68,8 +69,7 @@ int run() {
   const LayerSummary& layer = wanted_layer(*checkpoint, options.layer);
   Deployment deployment;
   deployment.tokens = options.tokens;
-  deployment.tp = options.tp;
-  deployment.ep = options.ep;
+  options.ranks.apply(deployment);
   deployment.memory_limit = limit;
   deployment.wishes = wishes;
   const PlanResult result = plan(layer.spec, deployment, Environment::probe());
@@ -94,9 +94,8 @@ Command add_plan(CLI::App& root) {
   app->footer("Example:\n  motet plan sample/gpt-oss-tiny --tokens 256 --tp 4");
   app->add_option("checkpoint", options.checkpoint, "Directory, one .safetensors file, or a hub id in the local Hugging Face cache")->required();
   app->add_option("--layer", options.layer, "The model's layer number; default: the first MoE layer");
-  app->add_option("--tokens", options.tokens, "Most tokens of one forward")->check(whole_number(1))->capture_default_str();
-  app->add_option("--tp", options.tp, "Ranks that split the intermediate dimension")->check(whole_number(1))->capture_default_str();
-  app->add_option("--ep", options.ep, "Ranks that split the experts")->check(whole_number(1))->capture_default_str();
+  app->add_option("--tokens", options.tokens, "Most tokens of one forward on any rank")->check(whole_number(1))->capture_default_str();
+  options.ranks.add_to(*app);
   options.wishes.add_to(*app, true);
   add_json(*app, options.json);
   return {app, run};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "output.h"
 #include "roofline.h"
 #include "run_input.h"
+#include "run_ranks.h"
 
 namespace motet::cli {
 namespace {
@@ -24,6 +26,9 @@ struct Options {
   std::int64_t tokens = 16, repeat = 1;
   std::uint64_t seed = 1;
   bool check = false, no_probe = false, json = false;
+  std::string hook;
+  double deadline = 30;
+  RankOptions ranks;
   WishOptions wishes;
   CLI::Option* tokens_option = nullptr;
 } options;
@@ -39,6 +44,7 @@ struct LayerRun {
   std::vector<std::int64_t> load;
   MeasuredRates rates;                     ///< dot rates of the probe, and the read rate over this layer's own weights
   std::optional<CheckReport> check;
+  std::optional<RanksRun> ranks;           ///< more than one
 
   const ForwardStats& median() const {
     std::vector<std::size_t> order(stats.size());
@@ -48,12 +54,23 @@ struct LayerRun {
   }
 };
 
+// This process's rank of an MPI launch, until the report is printed: its end may end the process.
+std::shared_ptr<Group> mpi_group;
+
 Plan plan_layer(const LayerSpec& spec, const InputShape& input, const Environment& environment) {
   Deployment deployment;
-  deployment.tokens = std::max<std::int64_t>(input.tokens, 1);
+  options.ranks.apply(deployment);
+  deployment.tokens = std::max<std::int64_t>(tokens_of_a_rank(input.tokens, deployment), 1);
   deployment.input = input.dtype;
   deployment.memory_limit = options.wishes.memory_limit_bytes();
   deployment.wishes = options.wishes.wishes();
+  if (!options.hook.empty()) deployment.wishes.finalize = Finalize::hook;
+  const auto ranks = static_cast<int>(deployment.tp * deployment.ep);
+  if (ranks > 1 && deployment.wishes.threads == 0) {  // ranks of a machine share it; a launcher may have bound each to processors of its own
+    const char* const local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const int sharing = mpi_group == nullptr ? ranks : environment.threads < sysconf(_SC_NPROCESSORS_ONLN) || local == nullptr ? 1 : std::max(1, std::atoi(local));
+    deployment.wishes.threads = std::max(1, environment.threads / sharing);
+  }
   return plan(spec, deployment, environment).value();
 }
 
@@ -89,35 +106,77 @@ class LimitProbe {
   MeasuredRates dots_;
 };
 
-// Plans before anything is made or mapped: what does not fit or is not built is refused first.
-LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, const TensorFile* file, const Environment& environment, LimitProbe* probe) {
-  const InputShape shape = file != nullptr ? shape_in_file(*file, options.input, spec) : InputShape{options.tokens, DType::bf16};
-  LayerRun run{plan_layer(spec, shape, environment), {}, {}, {}, {}, {}, {}, {}, {}};
-  run.input = file != nullptr ? input_from_file(*file, options.input, spec) : synthetic_input(spec, options.tokens, options.seed);
-  const std::shared_ptr<const LayerWeights> weights = checkpoint.load(spec.layer);
-  const std::unique_ptr<Layer> layer = Layer::create(run.plan, weights);
+// Hooks that show what hooks do: identity applies the weight as the built-in finalize does; scale_by_expert applies weight x (1 + expert / experts).
+void identity_hook(void*, const HookRow& row) noexcept {
+  for (std::int64_t i = 0; i < row.width; ++i) row.row[i] = row.weight * row.row[i];
+}
+float scaled_weight(float weight, std::int32_t expert, std::int64_t experts) noexcept {
+  return weight * (1 + static_cast<float>(expert) / static_cast<float>(experts));
+}
+void scale_hook(void* experts, const HookRow& row) noexcept {
+  const float weight = scaled_weight(row.weight, static_cast<std::int32_t>(row.expert), *static_cast<const std::int64_t*>(experts));
+  for (std::int64_t i = 0; i < row.width; ++i) row.row[i] = weight * row.row[i];
+}
+
+void run_one_rank(const Hooks& hooks, const std::shared_ptr<const LayerWeights>& weights, LimitProbe* probe, LayerRun& run) {
+  const LayerSpec& spec = run.plan.spec;
+  const std::unique_ptr<Layer> layer = Layer::create(run.plan, weights, hooks);
   const OutputType type = run.plan.output(run.input.tokens);
-  const auto cells = static_cast<std::size_t>(run.input.tokens * spec.top_k);
-  run.output.resize(static_cast<std::size_t>(type.rows * type.cols * bits_of(type.dtype) / 8));
-  run.top_k_index.resize(cells);
-  run.top_k_weights.resize(cells);
-  const ForwardInput in = run.input.view(spec);
   ForwardOutput out;
   out.output = {run.output.data(), type.dtype, type.rows, type.cols};
   out.top_k_index = run.top_k_index.data();
   out.top_k_weights = run.top_k_weights.data();
   for (std::int64_t i = 0; i < options.repeat; ++i) {
     stop_if_interrupted();
-    const RunStatus status = layer->forward(in, out);
+    const RunStatus status = layer->forward(run.input.view(spec), out);
     if (!status.ok()) throw Error(status.code, std::string(status.text()));
     run.stats.push_back(layer->stats());
   }
   stop_if_interrupted();
   run.load.assign(layer->expert_load(), layer->expert_load() + spec.experts);
   if (probe != nullptr) run.rates = probe->beside(*layer);
-  if (options.check) {
-    run.check = check_forward(run.plan, weights, in, {run.output.data(), type.dtype, type.rows, type.cols}, run.top_k_index.data(), run.top_k_weights.data());
+}
+
+// The reference knows no hooks: it is given the weights that the hook applied.
+CheckReport check_run(const LayerRun& run, const std::shared_ptr<const LayerWeights>& weights) {
+  const LayerSpec& spec = run.plan.spec;
+  const OutputType type = run.plan.output(run.input.tokens);
+  ForwardInput in = run.input.view(spec);
+  std::vector<float> applied = run.top_k_weights;
+  if (options.hook == "scale_by_expert") {
+    for (std::size_t i = 0; i < applied.size(); ++i)
+      if (run.top_k_index[i] >= 0 && run.top_k_index[i] < spec.experts) applied[i] = scaled_weight(applied[i], run.top_k_index[i], spec.experts);
+    in.top_k_index = run.top_k_index.data();
+    in.top_k_weights = applied.data();
   }
+  return check_forward(run.plan, weights, in, {run.output.data(), type.dtype, type.rows, type.cols}, run.top_k_index.data(), applied.data());
+}
+
+// Plans before anything is made or mapped: what does not fit or is not built is refused first.
+LayerRun run_layer(const Checkpoint& checkpoint, const LayerSpec& spec, const TensorFile* file, const Environment& environment, LimitProbe* probe) {
+  const InputShape shape = file != nullptr ? shape_in_file(*file, options.input, spec) : InputShape{options.tokens, DType::bf16};
+  LayerRun run{plan_layer(spec, shape, environment), {}, {}, {}, {}, {}, {}, {}, {}, {}};
+  run.input = file != nullptr ? input_from_file(*file, options.input, spec) : synthetic_input(spec, options.tokens, options.seed);
+  const std::shared_ptr<const LayerWeights> weights = checkpoint.load(spec.layer);
+  const OutputType type = run.plan.output(run.input.tokens);
+  const auto cells = static_cast<std::size_t>(run.input.tokens * spec.top_k);
+  run.output.resize(static_cast<std::size_t>(type.rows * type.cols * bits_of(type.dtype) / 8));
+  run.top_k_index.resize(cells);
+  run.top_k_weights.resize(cells);
+  std::int64_t experts = spec.experts;
+  Hooks hooks;
+  if (options.hook == "identity") hooks.row = identity_hook;
+  if (options.hook == "scale_by_expert") hooks = {.row = scale_hook, .batch = nullptr, .context = &experts};
+  if (run.plan.ranks.size() == 1) {
+    run_one_rank(hooks, weights, probe, run);
+  } else {
+    const RankWishes wishes{options.deadline, options.repeat, hooks, mpi_group};
+    run.ranks = run_on_ranks(run.plan, weights, run.input, wishes, {run.output.data(), run.top_k_index.data(), run.top_k_weights.data()});
+    if (run.ranks->ranks.empty()) return run;  // rank 0 of the launch reports
+    run.stats = run.ranks->stats;
+    run.load = run.ranks->load;
+  }
+  if (options.check) run.check = check_run(run, weights);
   return run;
 }
 
@@ -188,6 +247,39 @@ std::string limit_text(const LayerRun& run) {
   return text;
 }
 
+Json exchange_json(const LayerRun& run) {
+  Json document = {{"strategy", run.plan.strategy}, {"scheduler", run.plan.scheduler}, {"wire", name_of(run.plan.recipe.wire)}, {"fabric", options.ranks.fabric},
+                   {"tp", run.plan.deployment.tp}, {"ep", run.plan.deployment.ep}, {"placement", name_of(run.plan.deployment.placement)},
+                   {"imbalance", run.ranks->imbalance()}, {"ranks", Json::array()}};
+  for (const RankReport& rank : run.ranks->ranks) {
+    Json entry = {{"tokens", rank.tokens}, {"rows", rank.rows}, {"seconds", rank.seconds}, {"bytes_sent", Json::array()}, {"seconds_waited", Json::array()}};
+    for (const PeerStats& peer : rank.peers) entry["bytes_sent"].push_back(peer.bytes_sent), entry["seconds_waited"].push_back(peer.seconds_waited);
+    document["ranks"].push_back(entry);
+  }
+  return document;
+}
+
+// A line per rank: what it did, what it sent to others, and for whom it waited longest.
+std::string exchange_text(const LayerRun& run) {
+  std::string text = fmt::format("  {} ranks (tp {}, ep {}, {} tokens) over {}: strategy {}, {} rows back, {:.2f} times the mean of rows on the most loaded\n",
+                                 run.ranks->ranks.size(), run.plan.deployment.tp, run.plan.deployment.ep, name_of(run.plan.deployment.placement), options.ranks.fabric,
+                                 run.plan.strategy, name_of(run.plan.recipe.wire), run.ranks->imbalance());
+  Table table({"rank", "tokens", "rows", "time", "sent to others", "waited most for"});
+  for (std::size_t rank = 0; rank < run.ranks->ranks.size(); ++rank) {
+    const RankReport& report = run.ranks->ranks[rank];
+    std::int64_t sent = 0;
+    std::size_t slowest = rank == 0 ? 1 : 0;
+    for (std::size_t peer = 0; peer < report.peers.size(); ++peer) {
+      if (peer == rank) continue;
+      sent += report.peers[peer].bytes_sent;
+      if (report.peers[peer].seconds_waited > report.peers[slowest].seconds_waited) slowest = peer;
+    }
+    table.row({std::to_string(rank), std::to_string(report.tokens), std::to_string(report.rows), seconds_text(report.seconds), bytes_text(sent),
+               fmt::format("rank {}, {}", slowest, seconds_text(report.peers[slowest].seconds_waited))});
+  }
+  return text + table.text();
+}
+
 Json layer_json(const LayerRun& run) {
   const ForwardStats& stats = run.median();
   const Limit limit = limit_for(run);
@@ -206,6 +298,7 @@ Json layer_json(const LayerRun& run) {
   document["workspace_bytes"] = run.plan.workspace.bytes;
   document["expert_load"] = run.load;
   document["check"] = run.check ? check_json(*run.check) : Json(nullptr);
+  if (run.ranks) document["exchange"] = exchange_json(run);
   return document;
 }
 
@@ -233,11 +326,12 @@ std::string layer_text(const LayerRun& run) {
     const double percent = 100 * limit.seconds / seconds;
     text += fmt::format("  {:.{}f} % of this machine's limit, which is {}\n", percent, percent < 10 ? 1 : 0, limit_text(run));
   } else if (!options.no_probe) {
-    text += "  share of this machine's limit: none, nothing was read\n";
+    text += fmt::format("  share of this machine's limit: none, {}\n", run.ranks ? "it is not measured with several ranks" : "nothing was read");
   }
   const LoadSummary load = summarise(run.load);
   text += fmt::format("  expert load: {} of {} experts used, most loaded {} rows, {:.2f} times the mean\n", load.used, run.load.size(), load.most,
                       load.mean > 0 ? static_cast<double>(load.most) / load.mean : 0.0);
+  if (run.ranks) text += exchange_text(run);
   if (run.check) text += fmt::format("  check: {}\n", run.check->ok ? green(run.check->text) : red(run.check->text));
   return text;
 }
@@ -253,6 +347,8 @@ std::vector<const LayerSummary*> wanted_layers(const Checkpoint& checkpoint) {
 }
 
 void validate() {
+  must_know("--hook", options.hook, {"identity", "scale_by_expert"});
+  if (!(options.deadline > 0)) throw Error(ErrorCode::invalid_argument, fmt::format("--deadline takes seconds above 0, not {}", options.deadline));
   if (!options.input.empty() && options.tokens_option->count() > 0) {
     throw Error(ErrorCode::invalid_argument, "--tokens makes synthetic tokens and --input reads them from a file: give one of the two");
   }
@@ -268,13 +364,29 @@ void validate() {
   }
 }
 
-int run() {
+// The launch says how many ranks there are; --ranks, --tp and --ep may only say the same.
+void join_launch() {
+  mpi_group = Group::mpi({.deadline = options.deadline});
+  RankOptions& ranks = options.ranks;
+  if (ranks.ranks == 0 && ranks.ep == 0) ranks.ranks = mpi_group->ranks();
+  Deployment deployment;
+  ranks.apply(deployment);
+  if (deployment.tp * deployment.ep != mpi_group->ranks()) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("over MPI every process is a rank, but the launch has {} and tp x ep is {}; start as many", mpi_group->ranks(), deployment.tp * deployment.ep));
+  }
+  if (const int allowed = Environment::probe().threads, online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); mpi_group->rank() == 0 && allowed < online) {
+    spdlog::warn("the launcher lets this rank use {} of {} processors; mpirun --bind-to none, or --map-by slot:PE=N, gives it more", allowed, online);
+  }
+}
+
+int run_layers() {
   validate();
   const auto checkpoint = Checkpoint::open(options.checkpoint);
   const std::shared_ptr<TensorFile> file = options.input.empty() ? nullptr : TensorFile::open(options.input);
   if (file != nullptr) {
     for (const std::string& name : unused_tensors(*file)) spdlog::warn("{}: tensor '{}' is no input of motet run and is not used", options.input, name);
   }
+  if (options.ranks.fabric == "mpi") join_launch();
   const Environment environment = Environment::probe();
   std::vector<LayerRun> runs;
   const std::vector<const LayerSummary*> layers = wanted_layers(*checkpoint);
@@ -283,11 +395,13 @@ int run() {
   for (const LayerSummary* layer : layers) {
     stop_if_interrupted();
     runs.push_back(run_layer(*checkpoint, layer->spec, file.get(), environment, options.no_probe ? nullptr : &probe));
+    if (runs.back().stats.empty()) continue;
     const double seconds = rates.seconds + runs.back().rates.seconds;
     if (runs.size() == 1 || runs.back().rates.read_bytes_per_second > rates.read_bytes_per_second) rates = runs.back().rates;
     rates.seconds = seconds;
   }
   stop_if_interrupted();
+  if (mpi_group != nullptr && mpi_group->rank() != 0) return 0;
   if (!options.output.empty()) write_outputs(runs, options.layer == "all");
   if (!options.trace.empty()) write_trace(runs);
   bool ok = true;
@@ -310,6 +424,19 @@ int run() {
   return ok ? 0 : exit_code_of(ErrorCode::check_failed);
 }
 
+// What went wrong is said before the launch ends: its end may end the process (docs/fabrics.md).
+int run() {
+  int code = 0;
+  try {
+    code = run_layers();
+  } catch (const Error& error) {
+    if (mpi_group == nullptr) throw;
+    code = say_error(error);
+  }
+  mpi_group.reset();
+  return code;
+}
+
 }  // namespace
 
 Command add_run(CLI::App& root) {
@@ -325,6 +452,9 @@ Command add_run(CLI::App& root) {
   app->add_option("--seed", options.seed, "Seed of synthetic tokens")->check(whole_number(0))->capture_default_str();
   app->add_option("--trace", options.trace, "Write a trace-event JSON file (opens in Perfetto)");
   app->add_flag("--no-probe", options.no_probe, "Do not measure the machine's limits (saves 0.3 s)");
+  app->add_option("--hook", options.hook, "Finalize by a hook: identity (the same bits), scale_by_expert (weight x (1 + expert / experts))");
+  options.ranks.add_to(*app);
+  app->add_option("--deadline", options.deadline, "Seconds that a rank waits for others in each exchange")->group("Ranks")->capture_default_str();
   options.wishes.add_to(*app, false);
   add_json(*app, options.json);
   return {app, run};

@@ -56,7 +56,7 @@ int run(int argc, char** argv) {
   root.name("motet");
   root.footer(
       "Example:\n  motet run sample/gpt-oss-tiny --check\n\n"
-      "Exit codes: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 70 a bug of Motet, 130 interrupted");
+      "Exit codes: 0 ok, 1 check failed, 2 usage, 3 not supported here, 4 would not fit, 5 bad input, 6 an exchange between ranks failed, 70 a bug of Motet, 130 interrupted");
   root.set_version_flag("--version", version_text);
   root.require_subcommand(1);
   const std::vector<Command> commands = {add_doctor(root), add_list(root),  add_inspect(root), add_plan(root),
@@ -98,8 +98,7 @@ int main(int argc, char** argv) {
   try {
     return cli::run(argc, argv);
   } catch (const Error& error) {
-    cli::say(fmt::format("motet: {}: {}", name_of(error.code()), error.what()));
-    return error.code() == ErrorCode::cancelled ? 130 : exit_code_of(error.code());
+    return cli::say_error(error);
   } catch (const std::bad_alloc&) {
     cli::say("motet: would_not_fit: the operating system gave no more memory; ask for fewer --tokens or set --memory-limit");
     return exit_code_of(ErrorCode::would_not_fit);

@@ -83,6 +83,8 @@ void WishOptions::add_to(CLI::App& app, bool with_finalize) {
   const std::string group = "Wishes (a wish that cannot be met is an error unless --allow-substitution)";
   app.add_option("--backend", backend, "Backend: a name of 'motet list backends'")->group(group);
   app.add_option("--target", target, "Instruction set: a name of 'motet list targets'")->group(group);
+  app.add_option("--strategy", strategy, "Exchange between ranks: a name of 'motet list strategies'")->group(group);
+  app.add_option("--wire", wire, "Rows that come back between ranks: fp32 or bf16; default: bf16 where the level allows it")->group(group);
   app.add_option("--arithmetic", arithmetic, "exact (error <= 2e-4), bf16 (never less accurate than bf16 activations), fast")
       ->group(group)->capture_default_str();
   app.add_flag("--invariant", invariant, "One arithmetic and order whatever the number of tokens")->group(group);
@@ -96,9 +98,13 @@ void WishOptions::add_to(CLI::App& app, bool with_finalize) {
 Wishes WishOptions::wishes() const {
   must_know("--backend", backend, names_of(backends()));
   must_know("--target", target, names_of(targets()));
+  must_know("--strategy", strategy, names_of(strategies()));
+  must_know("--wire", wire, {"fp32", "bf16", "fp8"});
   Wishes result;
   result.backend = backend;
   result.target = target;
+  result.strategy = strategy;
+  result.wire = wire;
   result.arithmetic = one_of<Arithmetic>("--arithmetic", arithmetic, {{"exact", Arithmetic::exact}, {"bf16", Arithmetic::bf16}, {"fast", Arithmetic::fast}});
   result.invariant = invariant;
   result.residence = one_of<Residence>("--residence", residence, {{"mapped", Residence::mapped}, {"packed", Residence::packed}});
@@ -106,6 +112,26 @@ Wishes WishOptions::wishes() const {
   result.threads = threads;
   result.allow_substitution = allow_substitution;
   return result;
+}
+
+void RankOptions::add_to(CLI::App& app) {
+  const std::string group = "Ranks";
+  app.add_option("--ranks", ranks, "Ranks in all; alone: ranks that split the experts; default: tp x ep")->check(whole_number(1))->group(group);
+  app.add_option("--tp", tp, "Ranks that split the intermediate dimension")->check(whole_number(1))->group(group)->capture_default_str();
+  app.add_option("--ep", ep, "Ranks that split the experts; default 1")->check(whole_number(1))->group(group);
+  app.add_option("--fabric", fabric, "threads of this process, shm (processes that it starts), mpi (processes of mpirun)")->group(group)->capture_default_str();
+  app.add_flag("--replicated", replicated, "Every rank has all tokens; else each has its share of them")->group(group);
+}
+
+void RankOptions::apply(Deployment& deployment) const {
+  must_know("--fabric", fabric, {"threads", "shm", "mpi"});
+  deployment.fabric = fabric;
+  deployment.tp = tp;
+  deployment.ep = ep > 0 ? ep : ranks > 0 && ranks % tp == 0 ? ranks / tp : 1;
+  if (ranks > 0 && (deployment.tp > ranks || deployment.tp * deployment.ep != ranks)) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--ranks is tp x ep, but {} ranks, --tp {} and --ep {} were given; leave one of them out", ranks, tp, deployment.ep));
+  }
+  deployment.placement = replicated ? TokenPlacement::replicated : TokenPlacement::sharded;
 }
 
 std::int64_t WishOptions::memory_limit_bytes() const { return memory_limit.empty() ? 0 : parse_bytes(memory_limit); }

@@ -12,7 +12,6 @@
 #include <iterator>
 #include <new>
 
-#include "motet/error.h"
 
 namespace motet::cli {
 namespace {
@@ -151,6 +150,11 @@ void say(const std::string& text) noexcept {
     std::fwrite(line.data(), 1, line.size(), stderr);
   } catch (const std::bad_alloc&) {  // NOLINT: there is nobody left to tell
   }
+}
+
+int say_error(const Error& error) {
+  say(fmt::format("motet: {}: {}", name_of(error.code()), error.what()));
+  return exit_code_of(error.code());
 }
 
 void print(const std::string& given) {

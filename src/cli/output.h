@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "motet/error.h"
+
 namespace motet::cli {
 
 using Json = nlohmann::ordered_json;
@@ -42,6 +44,8 @@ void print_json(const Json& document);
 void print(const std::string& text);
 /// Writes a line to stderr, escaped likewise; never throws: a closed or full stderr loses the line, not the exit code.
 void say(const std::string& text) noexcept;
+/// Says an error and returns the exit code that belongs to it.
+int say_error(const Error& error);
 /// Text of files and names made safe for a terminal: control characters (C0, DEL, C1, bidirectional overrides) as \\x or \\u.
 std::string printable(const std::string& text);
 

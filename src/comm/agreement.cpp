@@ -7,6 +7,7 @@
 #include "base/numbers.h"
 #include "comm/hash.h"
 #include "plan/difference.h"
+#include "plan/exchange.h"
 
 namespace motet {
 namespace {
@@ -42,6 +43,10 @@ std::optional<Disagreement> difference_from(Rank rank, ByteSpan message, const s
 
 Agreement::Agreement(Endpoint& endpoint)
     : endpoint_(endpoint), mailbox_(endpoint.open({"agreement on the plan", static_cast<std::int64_t>(kFields) * 8})) {}
+
+std::int64_t Agreement::mailbox_bytes(Rank ranks) noexcept {
+  return ranks * motet::mailbox_bytes(ranks, static_cast<std::int64_t>(kFields) * 8, false);
+}
 
 std::optional<Disagreement> Agreement::compare(const Plan& plan, FabricTime deadline) {
   const std::vector<Leaf> leaves = agreed_leaves(plan);

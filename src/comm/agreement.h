@@ -21,6 +21,8 @@ class Agreement {
  public:
   /// Collective, and first of all that is opened on the endpoint, which must outlive this. Throws Error(would_not_fit).
   explicit Agreement(Endpoint& endpoint);
+  /// Of all ranks.
+  static std::int64_t mailbox_bytes(Rank ranks) noexcept;
   /// Collective: compares this rank's plan with the others', all but what may differ between hosts (plan/fields.h). Nothing when
   /// all are equal; else every rank learns so, by the deadline at the latest, and the step is poisoned. A rank that comes after
   /// another's deadline learns that too, unless its own look was over before the other gave up: the first exchange then ends so.

@@ -12,17 +12,16 @@
 #include "base/text.h"
 #include "comm/hash.h"
 #include "motet/error.h"
+#include "plan/sizes.h"
 
 namespace motet {
 namespace {
-
-constexpr std::int64_t kAlign = 64;
 
 struct Header {
   std::uint64_t contract;
   std::int64_t rows;
 };
-constexpr std::int64_t kHeaderBytes = kAlign;
+constexpr std::int64_t kHeaderBytes = kMessageAlign;
 static_assert(sizeof(Header) <= kHeaderBytes);
 
 std::uint64_t contract_of(const StrategyTraits& strategy, const ExchangeShape& shape) {
@@ -30,20 +29,13 @@ std::uint64_t contract_of(const StrategyTraits& strategy, const ExchangeShape& s
   for (const std::int64_t field : {static_cast<std::int64_t>(strategy.unit), static_cast<std::int64_t>(strategy.weight_site),
                                    shape.max_tokens, shape.top_k, shape.width, static_cast<std::int64_t>(shape.wire)})
     hash.add(static_cast<std::uint64_t>(field));
-  for (const std::int32_t slot : shape.first_slot) hash.add(static_cast<std::uint64_t>(slot));
+  for (const SlotRange& range : shape.slots) {
+    hash.add(static_cast<std::uint64_t>(range.begin));
+    hash.add(static_cast<std::uint64_t>(range.end));
+  }
   for (const std::int64_t bytes : shape.part_bytes) hash.add(static_cast<std::uint64_t>(bytes));
   hash.add(shape.contract);
   return hash.value();
-}
-
-/// Bytes of a message of `rows` records of these sizes, each kind in a run of its own; false when they overflow.
-bool message_bytes(std::int64_t rows, std::span<const std::int64_t> kinds, std::int64_t* total) {
-  *total = kHeaderBytes;
-  for (const std::int64_t bytes : kinds) {
-    std::int64_t run = 0;
-    if (!checked_mul(rows, bytes, &run) || !checked_round_up(run, kAlign, &run) || !checked_add(*total, run, total)) return false;
-  }
-  return true;
 }
 
 /// Hands out the runs of a message in order.
@@ -52,7 +44,7 @@ class Runs {
   Runs(std::byte* message, std::int64_t rows) : at_(message + kHeaderBytes), rows_(rows) {}
   std::byte* next(std::int64_t bytes) noexcept {
     std::byte* const run = at_;
-    at_ += round_up(rows_ * bytes, kAlign);
+    at_ += round_up(rows_ * bytes, kMessageAlign);
     return run;
   }
   std::int64_t bytes_from(const std::byte* message) const noexcept { return at_ - message; }
@@ -109,22 +101,37 @@ std::string_view name_of(StepFailure failure) noexcept {
   return "none";
 }
 
-Exchange::Exchange(const StrategyTraits& strategy, const ExchangeShape& shape, Endpoint& endpoint)
+Exchange::Exchange(const StrategyTraits& strategy, const ExchangeShape& shape, Endpoint& endpoint, ExchangeBoxes* boxes)
     : strategy_(strategy),
       shape_(shape),
       endpoint_(endpoint),
       ranks_(endpoint.ranks()),
-      contract_(contract_of(strategy, shape)),
-      choices_(by_choice() ? 1 : shape.top_k) {
-  MOTET_CHECK(shape.first_slot.size() == static_cast<std::size_t>(ranks_) + 1 && shape.part_bytes.size() <= kMaxParts);
+      contract_(contract_of(strategy, shape)) {
+  MOTET_CHECK(shape.slots.size() == static_cast<std::size_t>(ranks_) && shape.part_bytes.size() <= kMaxParts);
   MOTET_CHECK(shape.wire == DType::f32 || shape.wire == DType::bf16);
-  const std::int64_t back = shape.width * wire_bytes(shape.wire), ranks = ranks_;
-  kinds_ = {4, 4 * choices_, 4 * choices_};  // choice, slot, weight
-  kinds_.insert(kinds_.end(), shape.part_bytes.begin(), shape.part_bytes.end());
-  const std::int64_t rows_of_token = strategy.unit == RowUnit::whole_batch ? ranks
-                                     : by_choice()                         ? shape.top_k
-                                                                           : std::min(shape.top_k, ranks);
-  std::int64_t choices = 0, dispatch = 0, combine = 0, all_sent = 0, all_rows = 0, all_choices = 0;
+  std::int32_t slots = 0;
+  for (const SlotRange& range : shape.slots) slots = std::max(slots, range.end);
+  const auto per_rank = static_cast<std::size_t>(ranks_);
+  first_holder_.push_back(0);
+  std::int64_t holders = 1;
+  for (std::int32_t slot = 0; slot < slots; ++slot) {
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      const SlotRange& range = shape.slots[static_cast<std::size_t>(rank)];
+      if (slot >= range.begin && slot < range.end) holder_.push_back(rank);
+    }
+    holders = std::max(holders, static_cast<std::int64_t>(holder_.size()) - first_holder_.back());
+    first_holder_.push_back(static_cast<std::int32_t>(holder_.size()));
+  }
+  const ExchangeSizes sizes = exchange_sizes(strategy, {.ranks = ranks_,
+                                                        .holders = holders,
+                                                        .tokens = shape.max_tokens,
+                                                        .top_k = shape.top_k,
+                                                        .width = shape.width,
+                                                        .wire = shape.wire,
+                                                        .part_bytes = shape.part_bytes});
+  choices_ = sizes.choices;
+  max_rows_ = sizes.rows_to_rank;
+  kinds_ = dispatched_row_bytes(choices_, shape.part_bytes);
   const auto refuse = [&] {
     throw Error(
         ErrorCode::would_not_fit,
@@ -132,37 +139,51 @@ Exchange::Exchange(const StrategyTraits& strategy, const ExchangeShape& shape, E
                     "plan for fewer tokens",
                     static_cast<long long>(shape.max_tokens), ranks_, static_cast<long long>(shape.top_k)));
   };
-  const bool fits = checked_mul(shape.max_tokens, shape.top_k, &choices) && choices <= std::numeric_limits<std::int32_t>::max() &&
-                    checked_mul(shape.max_tokens, by_choice() ? shape.top_k : 1, &max_rows_) &&
-                    message_bytes(max_rows_, kinds_, &dispatch) && message_bytes(max_rows_, {&back, 1}, &combine) &&
-                    checked_mul(shape.max_tokens, rows_of_token, &all_sent) && checked_mul(max_rows_, ranks, &all_rows) &&
-                    checked_mul(all_rows, choices_, &all_choices);
-  if (!fits) refuse();
-  dispatch_box_ = endpoint_.open({"dispatched rows", dispatch});
-  combine_box_ = endpoint_.open({"combined rows", combine});
-  const auto per_rank = static_cast<std::size_t>(ranks_);
+  if (bounded_product({shape.max_tokens, shape.top_k}) > std::numeric_limits<std::int32_t>::max() ||
+      sizes.mailbox_bytes > kLargestSize || sizes.handle_bytes > kLargestSize)
+    refuse();
+  open_boxes(sizes, boxes);
   try {
     peers_.resize(per_rank);
     missing_.reserve(per_rank);
     first_sent_.resize(per_rank + 1);
-    sent_.resize(static_cast<std::size_t>(all_sent));
+    sent_.resize(static_cast<std::size_t>(sizes.rows_sent));
+    last_sent_.resize(per_rank);
     bytes_sent_.resize(per_rank);
+    waited_.resize(per_rank);
     sources_.resize(per_rank);
-    slot_.resize(static_cast<std::size_t>(all_choices));
-    weight_.resize(static_cast<std::size_t>(all_choices));
+    slot_.resize(static_cast<std::size_t>(sizes.rows_received * choices_));
+    weight_.resize(static_cast<std::size_t>(sizes.rows_received * choices_));
   } catch (const std::bad_alloc&) {
     refuse();
   }
+}
+
+/// Every rank decides alike: sizes and boxes are equal on all.
+void Exchange::open_boxes(const ExchangeSizes& sizes, ExchangeBoxes* boxes) {
+  ExchangeBoxes own;
+  ExchangeBoxes& use = boxes == nullptr ? own : *boxes;
+  if (dispatches() && use.dispatch_bytes < sizes.dispatch_bytes) {
+    use.dispatch = endpoint_.open({"dispatched rows", sizes.dispatch_bytes});
+    use.dispatch_bytes = sizes.dispatch_bytes;
+  }
+  if (use.combine_bytes < sizes.combine_bytes) {
+    use.combine = endpoint_.open({"combined rows", sizes.combine_bytes});
+    use.combine_bytes = sizes.combine_bytes;
+  }
+  dispatch_box_ = use.dispatch;
+  combine_box_ = use.combine;
 }
 
 Exchange::~Exchange() {
   if (state_ != StepState::idle && state_ != StepState::failed) abandon();
 }
 
-Rank Exchange::owner(std::int32_t slot) const noexcept {
-  const auto& first = shape_.first_slot;
-  MOTET_CHECK(slot < first.back(), "slot %d of %d", slot, first.back());
-  return static_cast<Rank>(std::upper_bound(first.begin(), first.end(), slot) - first.begin()) - 1;
+std::span<const Rank> Exchange::holders(std::int32_t slot) const noexcept {
+  const auto at = static_cast<std::size_t>(slot);
+  MOTET_CHECK(at + 1 < first_holder_.size(), "slot %d", slot);
+  const auto begin = static_cast<std::size_t>(first_holder_[at]);
+  return {holder_.data() + begin, static_cast<std::size_t>(first_holder_[at + 1]) - begin};
 }
 
 /// sent_: for each rank, ascending, what goes there.
@@ -172,22 +193,26 @@ void Exchange::sort_choices() noexcept {
   const auto each_row = [&](auto take) {
     for (std::int64_t token = 0; token < outgoing_.tokens; ++token) {
       const std::int32_t* const slots = outgoing_.slot + token * top_k;
-      if (strategy_.unit == RowUnit::whole_batch) {
+      if (strategy_.unit == RowUnit::whole_batch || strategy_.unit == RowUnit::none) {
         for (Rank rank = 0; rank < ranks_; ++rank) take(rank, token);
         continue;
       }
       for (std::int64_t k = 0; k < top_k; ++k) {
         if (slots[k] < 0) continue;
-        const Rank rank = owner(slots[k]);
-        const bool again =
-            !by_choice() && std::any_of(slots, slots + k, [&](std::int32_t s) { return s >= 0 && owner(s) == rank; });
-        if (!again) take(rank, by_choice() ? token * top_k + k : token);
+        for (const Rank rank : holders(slots[k])) {
+          std::int32_t& last = last_sent_[static_cast<std::size_t>(rank)];
+          if (!by_choice() && last == token) continue;  // it has the token already
+          last = static_cast<std::int32_t>(token);
+          take(rank, by_choice() ? token * top_k + k : token);
+        }
       }
     }
   };
   std::fill(first_sent_.begin(), first_sent_.end(), 0);
+  std::fill(last_sent_.begin(), last_sent_.end(), -1);
   each_row([&](Rank rank, std::int64_t) { ++first_sent_[static_cast<std::size_t>(rank) + 1]; });
   for (std::size_t r = 1; r < first_sent_.size(); ++r) first_sent_[r] += first_sent_[r - 1];
+  std::fill(last_sent_.begin(), last_sent_.end(), -1);
   each_row([&](Rank rank, std::int64_t item) {  // first_sent_[rank] runs to the next rank's first ...
     sent_[static_cast<std::size_t>(first_sent_[static_cast<std::size_t>(rank)]++)] = static_cast<std::int32_t>(item);
   });
@@ -198,6 +223,7 @@ void Exchange::sort_choices() noexcept {
 void Exchange::start_phase(StepState state) noexcept {
   state_ = state;
   std::fill(peers_.begin(), peers_.end(), Peer{});
+  phase_begin_ = endpoint_.now();
 }
 
 void Exchange::begin(const Outgoing& outgoing, FabricTime deadline) noexcept {
@@ -205,13 +231,20 @@ void Exchange::begin(const Outgoing& outgoing, FabricTime deadline) noexcept {
   MOTET_CHECK(outgoing.tokens >= 0 && outgoing.tokens <= shape_.max_tokens, "tokens %lld", static_cast<long long>(outgoing.tokens));
   MOTET_CHECK(outgoing.parts.size() == shape_.part_bytes.size());
   outgoing_ = outgoing;
-  deadline_ = deadline;
+  combine_deadline_ = deadline;
+  // A rank that lacks rows says whom it lacks before one that only lacks that rank's sums comes to its deadline.
+  deadline_ = deadline - (deadline - endpoint_.now()) / 8;
   step_ = endpoint_.next_step();
   failure_ = StepFailure::none;
   missing_.clear();
   std::fill(bytes_sent_.begin(), bytes_sent_.end(), 0);
+  std::fill(waited_.begin(), waited_.end(), FabricTime(0));
   sort_choices();
   start_phase(StepState::dispatching);
+  if (dispatches()) return;
+  for (SourceRows& source : sources_) source = {.first = 0, .rows = outgoing.tokens};  // what goes back to each rank
+  received_ = {};
+  state_ = StepState::received;
 }
 
 void Exchange::write_header(std::byte* message, std::int64_t rows) const noexcept {
@@ -225,8 +258,7 @@ bool Exchange::send_rows(Rank to) noexcept {
   if (message == nullptr) return false;
   const std::int64_t rows = rows_for(to), top_k = shape_.top_k;
   const std::int32_t* const items = sent_.data() + first_sent_[static_cast<std::size_t>(to)];
-  const std::int32_t first = shape_.first_slot[static_cast<std::size_t>(to)],
-                     end = shape_.first_slot[static_cast<std::size_t>(to) + 1];
+  const auto [first, end] = shape_.slots[static_cast<std::size_t>(to)];
   const bool weighed_here = strategy_.weight_site == WeightSite::combine;
   write_header(message, rows);
   Runs runs(message, rows);
@@ -237,7 +269,7 @@ bool Exchange::send_rows(Rank to) noexcept {
     for (std::int64_t c = 0; c < choices_; ++c) {
       const std::int64_t choice = by_choice() ? items[row] : items[row] * top_k + c;
       const std::int32_t slot = outgoing_.slot[choice];
-      slots[row * choices_ + c] = slot >= first && slot < end ? slot - first : -1;
+      slots[row * choices_ + c] = slot >= first && slot < end ? slot : -1;
       weights[row * choices_ + c] = weighed_here ? 1.0f : outgoing_.weight[choice];
     }
   for (std::size_t p = 0; p < shape_.part_bytes.size(); ++p) {
@@ -259,9 +291,8 @@ std::int64_t Exchange::rows_claimed(ByteSpan message, std::span<const std::int64
   Header header{};
   if (message.bytes < kHeaderBytes) return -1;
   std::memcpy(&header, message.data, sizeof header);
-  std::int64_t bytes = 0;
   const bool right = header.contract == contract_ && header.rows >= 0 && header.rows <= most &&
-                     message_bytes(header.rows, kinds, &bytes) && bytes == message.bytes;
+                     message_bytes(header.rows, kinds) == message.bytes;
   return right ? header.rows : -1;
 }
 
@@ -320,6 +351,7 @@ void Exchange::combine(const float* rows, std::int64_t stride, float* routed) no
   rows_ = rows;
   rows_stride_ = stride;
   routed_ = routed;
+  deadline_ = combine_deadline_;
   start_phase(StepState::combining);
 }
 
@@ -355,10 +387,10 @@ void Exchange::add_sums() noexcept {
   // Rows of a rank lie in order of (token, k).
   for (std::int64_t choice = 0; choice < outgoing_.tokens * top_k; ++choice) {
     if (outgoing_.slot[choice] < 0) continue;
-    const Rank from = owner(outgoing_.slot[choice]);
-    add_from_wire(row_of(from, peers_[static_cast<std::size_t>(from)].added++), width, shape_.wire,
-                  strategy_.weight_site == WeightSite::combine ? outgoing_.weight + choice : nullptr,
-                  routed_ + choice / top_k * width);
+    for (const Rank from : holders(outgoing_.slot[choice]))
+      add_from_wire(row_of(from, peers_[static_cast<std::size_t>(from)].added++), width, shape_.wire,
+                    strategy_.weight_site == WeightSite::combine ? outgoing_.weight + choice : nullptr,
+                    routed_ + choice / top_k * width);
   }
 }
 
@@ -374,14 +406,17 @@ void Exchange::abandon() noexcept {
 }
 
 /// Sends and takes what it can. False while something is to come, or when the step failed.
-bool Exchange::phase_done() noexcept {
+bool Exchange::phase_done(FabricTime now) noexcept {
   const bool dispatching = state_ == StepState::dispatching;
   bool all = true;
   for (Rank rank = 0; rank < ranks_; ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.sent) peer.sent = dispatching ? send_rows(rank) : send_sums(rank);
-    if (peer.message == nullptr) peer.message = dispatching ? take_rows(rank) : take_sums(rank);
-    if (state_ == StepState::failed) return false;
+    if (peer.message == nullptr) {
+      peer.message = dispatching ? take_rows(rank) : take_sums(rank);
+      if (state_ == StepState::failed) return false;
+      if (peer.message != nullptr) waited_[static_cast<std::size_t>(rank)] += now - phase_begin_;
+    }
     all = all && peer.sent && peer.message != nullptr;
   }
   return all;
@@ -390,7 +425,8 @@ bool Exchange::phase_done() noexcept {
 StepState Exchange::poll() noexcept {
   if (state_ != StepState::dispatching && state_ != StepState::combining) return state_;
   // The clock and the poison first: what came before either is then seen. A rank whose sums have come may have left a later step.
-  const bool late = endpoint_.now() >= deadline_;
+  const FabricTime now = endpoint_.now();
+  const bool late = now >= deadline_;
   missing_.clear();
   for (Rank rank = 0; rank < ranks_; ++rank) {
     const auto cause = endpoint_.poisoned(rank, step_);
@@ -398,7 +434,7 @@ StepState Exchange::poll() noexcept {
     if (std::find(missing_.begin(), missing_.end(), *cause) == missing_.end()) missing_.push_back(*cause);
   }
   const bool poisoned = !missing_.empty();
-  if (phase_done()) {
+  if (phase_done(now)) {
     if (state_ == StepState::dispatching) {
       publish_received();
     } else {

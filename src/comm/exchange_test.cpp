@@ -24,12 +24,15 @@ struct Case {
   std::int32_t slots = 61;  // 61 on 4 ranks: 16, 15, 15, 15
   std::int64_t top_k = 3, width = 37, max_tokens = 9;
   DType wire = DType::f32;
+  Rank tp = 1;  // ranks that hold the same slots, each with a part of every expert
   enum class Choices { random, all_to_one, nobody, twice } choices = Choices::random;
 
   ExchangeShape shape() const {
     ExchangeShape out{.max_tokens = max_tokens, .top_k = top_k, .width = width, .wire = wire};
-    out.first_slot.push_back(0);
-    for (Rank r = 0; r < ranks; ++r) out.first_slot.push_back(out.first_slot.back() + slots / ranks + (r < slots % ranks ? 1 : 0));
+    for (Rank r = 0; r < ranks; ++r) {
+      const std::int32_t ep = ranks / tp, at = r / tp, begin = at * (slots / ep) + std::min(at, slots % ep);
+      out.slots.push_back({begin, begin + slots / ep + (at < slots % ep ? 1 : 0)});
+    }
     out.part_bytes = {width * 4, 5};  // the hidden states; five bytes that name the token
     return out;
   }
@@ -79,18 +82,20 @@ Tokens tokens_of(const Case& c, Rank rank, int step) {
   return out;
 }
 
-/// What expert `slot` makes of a row; not linear, and different for each expert.
-void run_expert(std::int32_t slot, const float* x, std::int64_t width, float* y) {
-  for (std::int64_t i = 0; i < width; ++i) y[i] = x[i] * x[(i + slot) % width] + 0.125f * static_cast<float>(slot % 7);
+/// What `part` of expert `slot` makes of a row; not linear, and different for each.
+void run_expert(std::int32_t slot, Rank part, const float* x, std::int64_t width, float* y) {
+  for (std::int64_t i = 0; i < width; ++i)
+    y[i] = x[i] * x[(i + slot + part) % width] + 0.125f * static_cast<float>((slot + 3 * part) % 7);
 }
 
-/// s = fp32(s + fp32(w y)) over the choices of a token whose slots are in [first, end), from zero, in order of k.
-std::vector<float> sum_of(const Case& c, const Tokens& tokens, std::int64_t token, std::int32_t first, std::int32_t end) {
+/// s = fp32(s + fp32(w y)) over the choices of a token that a rank holds, from zero, in order of k.
+std::vector<float> sum_of(const Case& c, const Tokens& tokens, std::int64_t token, Rank rank) {
+  const auto [first, end] = c.shape().slots[static_cast<std::size_t>(rank)];
   std::vector<float> sum(static_cast<std::size_t>(c.width), 0.0f), y(sum.size());
   for (std::int64_t k = 0; k < c.top_k; ++k) {
     const auto choice = static_cast<std::size_t>(token * c.top_k + k);
     if (tokens.slot[choice] < first || tokens.slot[choice] >= end) continue;
-    run_expert(tokens.slot[choice], tokens.x.data() + token * c.width, c.width, y.data());
+    run_expert(tokens.slot[choice], rank % c.tp, tokens.x.data() + token * c.width, c.width, y.data());
     for (std::size_t i = 0; i < y.size(); ++i) {
       const float term = tokens.weight[choice] * y[i];
       sum[i] = sum[i] + term;
@@ -104,34 +109,31 @@ float rounded(DType wire, float value) { return wire == DType::bf16 ? bf16_to_f3
 /// The recipe of a strategy, replayed where all is at hand.
 std::vector<float> expected(const StrategyTraits& strategy, const Case& c, const Tokens& tokens) {
   std::vector<float> out;
-  const std::vector<std::int32_t> first = c.shape().first_slot;
+  const std::vector<SlotRange> slots = c.shape().slots;
   for (std::int64_t token = 0; token < tokens.count; ++token) {
     std::vector<float> sum(static_cast<std::size_t>(c.width), 0.0f), y(sum.size());
-    if (strategy.unit != RowUnit::token_expert) {
+    const auto add = [&](float weight, const std::vector<float>& row) {
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        const float term = weight * rounded(c.wire, row[i]);
+        sum[i] = sum[i] + term;
+      }
+    };
+    for (Rank rank = 0; strategy.unit != RowUnit::token_expert && rank < c.ranks; ++rank) add(1, sum_of(c, tokens, token, rank));
+    for (std::int64_t k = 0; strategy.unit == RowUnit::token_expert && k < c.top_k; ++k)
       for (Rank rank = 0; rank < c.ranks; ++rank) {
-        const std::vector<float> part =
-            sum_of(c, tokens, token, first[static_cast<std::size_t>(rank)], first[static_cast<std::size_t>(rank) + 1]);
-        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i] + rounded(c.wire, part[i]);
-      }
-    } else if (strategy.weight_site == WeightSite::combine) {
-      for (std::int64_t k = 0; k < c.top_k; ++k) {
         const auto choice = static_cast<std::size_t>(token * c.top_k + k);
-        if (tokens.slot[choice] < 0) continue;
-        run_expert(tokens.slot[choice], tokens.x.data() + token * c.width, c.width, y.data());
-        for (std::size_t i = 0; i < sum.size(); ++i) {
-          const float term = tokens.weight[choice] * rounded(c.wire, y[i]);
-          sum[i] = sum[i] + term;
+        const auto [first, end] = slots[static_cast<std::size_t>(rank)];
+        if (tokens.slot[choice] < first || tokens.slot[choice] >= end) continue;
+        if (strategy.weight_site == WeightSite::combine) {
+          run_expert(tokens.slot[choice], rank % c.tp, tokens.x.data() + token * c.width, c.width, y.data());
+          add(tokens.weight[choice], y);
+          continue;
         }
-      }
-    } else {
-      for (std::int64_t k = 0; k < c.top_k; ++k) {
         Tokens one = tokens;
         for (std::int64_t other = 0; other < c.top_k; ++other)
           if (other != k) one.slot[static_cast<std::size_t>(token * c.top_k + other)] = -1;
-        const std::vector<float> term = sum_of(c, one, token, 0, c.slots);
-        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i] + rounded(c.wire, term[i]);
+        add(1, sum_of(c, one, token, rank));
       }
-    }
     out.insert(out.end(), sum.begin(), sum.end());
   }
   return out;
@@ -143,7 +145,6 @@ Outgoing outgoing_of(const Tokens& tokens, const std::byte* const (&parts)[2]) {
 
 /// Runs the experts of this rank on what came; checks that each row is its token's.
 std::vector<float> run_experts(const Case& c, Rank rank, int step, const Received& received) {
-  const std::int32_t first = c.shape().first_slot[static_cast<std::size_t>(rank)];
   std::vector<float> rows(static_cast<std::size_t>(received.rows * c.width), 0.0f), y(static_cast<std::size_t>(c.width));
   for (Rank from = 0; from < c.ranks; ++from) {
     const SourceRows& source = received.sources[static_cast<std::size_t>(from)];
@@ -159,7 +160,7 @@ std::vector<float> run_experts(const Case& c, Rank rank, int step, const Receive
       for (std::int64_t k = 0; k < received.choices; ++k) {
         const std::int32_t slot = received.slot[row * received.choices + k];
         if (slot < 0) continue;
-        run_expert(first + slot, x, c.width, y.data());
+        run_expert(slot, rank % c.tp, x, c.width, y.data());
         for (std::int64_t j = 0; j < c.width; ++j) {
           const float term = received.weight[row * received.choices + k] * y[static_cast<std::size_t>(j)];
           sum[j] = sum[j] + term;
@@ -205,10 +206,18 @@ void expect_steps(const StrategyTraits& strategy, const Case& c, Endpoint& end, 
   EXPECT_LT(end.now() - start, seconds(30)) << "waits end when what they wait for is there";
 }
 
+/// Strategies that dispatch tokens.
+std::vector<const StrategyTraits*> dispatching() {
+  std::vector<const StrategyTraits*> out;
+  for (const StrategyTraits* strategy : all_strategies())
+    if (strategy->unit != RowUnit::none) out.push_back(strategy);
+  return out;
+}
+
 class Exchanges : public ::testing::TestWithParam<testing::Way> {};
 
 TEST_P(Exchanges, OfEveryStrategyHaveTheBitsOfTheirRecipe) {
-  for (const StrategyTraits* strategy : all_strategies())
+  for (const StrategyTraits* strategy : dispatching())
     for (const Rank ranks : {1, 2, 4, 7})
       for (const DType wire : {DType::f32, DType::bf16}) {
         const Case c{.ranks = ranks, .wire = wire};
@@ -217,13 +226,17 @@ TEST_P(Exchanges, OfEveryStrategyHaveTheBitsOfTheirRecipe) {
 }
 
 TEST_P(Exchanges, TakeEveryKindOfChoice) {
-  for (const StrategyTraits* strategy : all_strategies()) {
+  for (const StrategyTraits* strategy : dispatching()) {
     for (const auto choices : {Case::Choices::all_to_one, Case::Choices::nobody, Case::Choices::twice}) {
       const Case c{.choices = choices};
       GetParam().run(c.ranks, [&](Endpoint& end) { expect_steps(*strategy, c, end, 5); });
     }
     const Case few{.ranks = 5, .slots = 3, .top_k = 2, .width = 8};  // ranks without experts
     GetParam().run(few.ranks, [&](Endpoint& end) { expect_steps(*strategy, few, end, 5); });
+    const Case parts{.ranks = 6, .slots = 7, .width = 9, .tp = 3};  // two groups of three
+    GetParam().run(parts.ranks, [&](Endpoint& end) { expect_steps(*strategy, parts, end, 5); });
+    const Case all_parts{.ranks = 3, .slots = 5, .width = 9, .wire = DType::bf16, .tp = 3};
+    GetParam().run(all_parts.ranks, [&](Endpoint& end) { expect_steps(*strategy, all_parts, end, 5); });
     const Case one{.ranks = 3, .top_k = 1, .width = 1, .max_tokens = 1};
     GetParam().run(one.ranks, [&](Endpoint& end) { expect_steps(*strategy, one, end, 5); });
     const Case many{.ranks = 2, .slots = 40, .top_k = 22, .width = 16};
@@ -248,7 +261,7 @@ TEST_P(Exchanges, OfTwoLayersTakeTurnsOnOneEndpoint) {
 
 TEST_P(Exchanges, ThatOneRankLeavesEndAtOnceForAllAndTheNextStepIsWhole) {
   const Case c{};
-  for (const StrategyTraits* strategy : all_strategies()) {
+  for (const StrategyTraits* strategy : dispatching()) {
     GetParam().run(c.ranks, [&](Endpoint& end) {
       Exchange exchange(*strategy, c.shape(), end);
       const FabricTime begin = end.now(), deadline = begin + seconds(60);
@@ -289,6 +302,66 @@ TEST_P(Exchanges, CountTheBytesThatWentToEachRank) {
     // each.
     EXPECT_EQ(exchange.bytes_sent(0), 64 * 4 + 256 + 64 + (end.rank() == 0 ? 64 + 256 : 64));
     EXPECT_EQ(exchange.bytes_sent(1), end.rank() == 0 ? 64 + 64 + 256 : 64 + 64);
+  });
+}
+
+/// Rows that rank `rank` gives for tokens that all have.
+std::vector<float> sums_of_rank(Rank rank, std::int64_t tokens, std::int64_t width) {
+  std::mt19937 random(static_cast<unsigned>(rank + 1));
+  std::normal_distribution<float> normal;
+  std::vector<float> out(static_cast<std::size_t>(tokens * width));
+  std::generate(out.begin(), out.end(), [&] { return normal(random); });
+  return out;
+}
+
+TEST_P(Exchanges, OfReplicatedTokensAddTheSumsOfAllRanksInPlace) {
+  for (const Rank ranks : {1, 2, 5})
+    for (const DType wire : {DType::f32, DType::bf16})
+      GetParam().run(ranks, [&](Endpoint& end) {
+        const Case c{.ranks = ranks, .wire = wire};
+        ExchangeShape shape = c.shape();
+        shape.part_bytes.clear();
+        Exchange exchange(*find_strategy("allreduce"), shape, end);
+        for (const std::int64_t tokens : {9, 0, 4}) {
+          std::vector<float> truth(static_cast<std::size_t>(tokens * c.width), 0.0f);
+          for (Rank rank = 0; rank < ranks; ++rank) {
+            const std::vector<float> part = sums_of_rank(rank, tokens, c.width);
+            for (std::size_t i = 0; i < truth.size(); ++i) truth[i] = truth[i] + rounded(wire, part[i]);
+          }
+          std::vector<float> sums = sums_of_rank(end.rank(), tokens, c.width);
+          exchange.begin({.tokens = tokens}, end.now() + seconds(60));
+          ASSERT_EQ(exchange.wait(), StepState::received);
+          EXPECT_EQ(exchange.received().rows, 0);
+          exchange.combine(sums.data(), c.width, sums.data());
+          ASSERT_EQ(exchange.wait(), StepState::idle) << name_of(exchange.failure());
+          EXPECT_TRUE(same_bits(sums, truth)) << ranks << " ranks, " << tokens << " tokens";
+        }
+        if (ranks == 1) return;
+        std::vector<float> sums(static_cast<std::size_t>(3 * c.width));
+        exchange.begin({.tokens = end.rank() == 0 ? 3 : 2}, end.now() + seconds(60));  // not the same tokens
+        exchange.wait();
+        exchange.combine(sums.data(), c.width, sums.data());
+        EXPECT_EQ(exchange.wait(), StepState::failed);
+        EXPECT_TRUE(exchange.failure() == StepFailure::contract_mismatch || exchange.failure() == StepFailure::poisoned);
+      });
+}
+
+TEST_P(Exchanges, OfLayersThatShareMailboxesOpenThemOnce) {
+  const Case small{.width = 5, .max_tokens = 3}, large{.width = 20};
+  GetParam().run(3, [&](Endpoint& end) {
+    ExchangeBoxes boxes;
+    Case a = large, b = small;
+    a.ranks = b.ranks = 3;
+    Exchange first(*find_strategy("alltoall"), a.shape(), end, &boxes);
+    const ExchangeBoxes after_first = boxes;
+    Exchange second(*find_strategy("low_latency"), b.shape(), end, &boxes);
+    EXPECT_EQ(boxes.combine, after_first.combine);
+    for (int step = 0; step < 6; ++step) {
+      const Case& c = step % 2 == 0 ? a : b;
+      const StrategyTraits& strategy = *find_strategy(step % 2 == 0 ? "alltoall" : "low_latency");
+      const std::vector<float> routed = run_step(step % 2 == 0 ? first : second, c, end, step, end.now() + seconds(60));
+      EXPECT_TRUE(same_bits(routed, expected(strategy, c, tokens_of(c, end.rank(), step)))) << step;
+    }
   });
 }
 
@@ -393,7 +466,7 @@ std::vector<std::vector<StepFailure>> failures_under(const StrategyTraits& strat
 }
 
 TEST(Exchange, WithAKilledRankEndsOnAllOthersWithinTheDeadlineByName) {
-  for (const StrategyTraits* strategy : all_strategies())
+  for (const StrategyTraits* strategy : dispatching())
     for (StepId step = 1; step <= 4; ++step) {
       const auto failures = failures_under(*strategy, {SimulatedFault::Kind::kill, 1, step});
       for (const Rank rank : {0, 2, 3}) {
@@ -406,7 +479,7 @@ TEST(Exchange, WithAKilledRankEndsOnAllOthersWithinTheDeadlineByName) {
 }
 
 TEST(Exchange, WithAStalledRankEndsOnAllOthersWithinTheDeadlineByName) {
-  for (const StrategyTraits* strategy : all_strategies())
+  for (const StrategyTraits* strategy : dispatching())
     for (StepId step = 1; step <= 4; ++step) {
       const auto failures = failures_under(*strategy, {SimulatedFault::Kind::stall, 1, step, milliseconds(50)});
       for (const Rank rank : {0, 2, 3})
@@ -415,7 +488,7 @@ TEST(Exchange, WithAStalledRankEndsOnAllOthersWithinTheDeadlineByName) {
 }
 
 TEST(Exchange, WithLostMessagesEndsByName) {
-  for (const StrategyTraits* strategy : all_strategies()) {
+  for (const StrategyTraits* strategy : dispatching()) {
     const auto failures = failures_under(*strategy, {SimulatedFault::Kind::stall, 0, 1000}, 0.05);
     std::int64_t failed = 0;
     for (const auto& mine : failures) failed += mine.back() != StepFailure::none;
@@ -427,7 +500,7 @@ TEST(Exchange, WithLostMessagesEndsByName) {
 TEST(Strategies, AreListedInSelectionOrder) {
   std::vector<std::string> names;
   for (const StrategyTraits* strategy : all_strategies()) names.emplace_back(strategy->name);
-  EXPECT_EQ(names, (std::vector<std::string>{"alltoall", "alltoall_single", "allgather", "low_latency"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"alltoall", "alltoall_single", "allgather", "low_latency", "allreduce"}));
   EXPECT_EQ(find_strategy("no_such"), nullptr);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "motet/types.h"
+#include "plan/catalog.h"
 
 namespace motet {
 
@@ -28,10 +29,6 @@ using FabricTime = std::chrono::nanoseconds;
 struct MailboxSpec {
   std::string_view purpose;  ///< in errors: counts, rows, ...
   std::int64_t bytes = 0;    ///< of the longest message, >= 0
-};
-
-struct FabricTraits {
-  std::string_view name, summary;
 };
 
 /// One rank's end of a fabric. One thread at a time; calls but open() do not throw, allocate or wait, unless they say so.
@@ -75,6 +72,9 @@ class Endpoint {
 /// All fabrics, in the order of fabrics.inc.
 const std::vector<const FabricTraits*>& all_fabrics();
 
+/// Bytes of a group's memory that are no mailbox's (motet/plan's mailbox_bytes tells a mailbox's).
+std::int64_t endpoint_bytes(Rank ranks) noexcept;
+
 /// Ranks that are threads of this process: endpoint r is for the thread of rank r. `reserve` bounds the bytes of all their
 /// mailboxes; it is address space until it is used. Throws Error(would_not_fit).
 std::vector<std::unique_ptr<Endpoint>> thread_endpoints(Rank ranks, std::int64_t reserve);
@@ -84,5 +84,12 @@ std::vector<std::unique_ptr<Endpoint>> thread_endpoints(Rank ranks, std::int64_t
 int shm_segment(Rank ranks, std::int64_t reserve);
 /// One process's end, with the segment's ranks and reserve. Throws Error(would_not_fit).
 std::unique_ptr<Endpoint> shm_endpoint(int segment, std::int64_t reserve, Rank rank, Rank ranks);
+
+/// This process's end of a group of all the processes of its MPI launch. Collective; loads motet_mpi.so and starts MPI unless it
+/// runs already; for the thread that started it. The destructor waits for the others to close their ends, so that nothing that
+/// was sent is lost: close it last. `patience` bounds both waits. When a rank is missing at the end, memory that MPI may still
+/// use is kept, and the process leaves without MPI_Finalize, on which the launcher ends all others. Throws Error(not_supported)
+/// when there is no module or no fitting MPI, Error(rank_missing) when the others did not come.
+std::unique_ptr<Endpoint> mpi_endpoint(FabricTime patience);
 
 }  // namespace motet

@@ -21,32 +21,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+using testing::Came;
 using testing::kReserve;
+using testing::receive;
 using testing::run_processes;
+using testing::slot_within;
 using testing::Way;
 using testing::ways;
-
-enum class Came { message, poison, nothing };
-/// What comes from a rank for a step within the deadline.
-Came receive(Endpoint& end, int mailbox, Rank from, StepId step, FabricTime deadline, ByteSpan* message = nullptr) {
-  for (;;) {
-    if (const auto got = end.arrived(mailbox, from, step)) {
-      if (message != nullptr) *message = *got;
-      return Came::message;
-    }
-    if (end.poisoned(from, step)) return Came::poison;
-    if (end.now() >= deadline) return Came::nothing;
-    end.wait(deadline);
-  }
-}
-/// The slot for a step, or null when the receiver does not free it within the deadline.
-std::byte* slot_within(Endpoint& end, int mailbox, Rank to, StepId step, FabricTime deadline) {
-  for (;;) {
-    if (std::byte* const slot = end.slot(mailbox, to, step)) return slot;
-    if (end.now() >= deadline) return nullptr;
-    end.wait(deadline);
-  }
-}
 
 std::vector<std::byte> message_of(Rank from, Rank to, StepId step, std::int64_t longest) {
   std::mt19937 random(static_cast<unsigned>(from * 1009 + to * 31 + static_cast<int>(step)));
@@ -184,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(All, Fabrics, ::testing::ValuesIn(ways()), [](const aut
 TEST(Fabrics, AreListedInSelectionOrder) {
   std::vector<std::string> names;
   for (const FabricTraits* fabric : all_fabrics()) names.emplace_back(fabric->name);
-  EXPECT_EQ(names, (std::vector<std::string>{"threads", "shm", "simulated"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"threads", "shm", "mpi", "simulated"}));
 }
 
 TEST(ThreadFabric, RefusesWhatWasNotReservedWithTheSizes) {
@@ -311,6 +292,24 @@ TEST(SimulatedFabric, AKilledRankIsSilentFromThatStepOn) {
   const auto log = log_of({.ranks = 3, .seed = 2, .faults = {{SimulatedFault::Kind::kill, 1, 3}}});
   EXPECT_GE(count(log, "0 from 1 nothing") + count(log, "2 from 1 nothing"), 1);
   EXPECT_EQ(count(log, "0 from 1 message") + count(log, "2 from 1 message"), 2 * 2);
+}
+
+TEST(SimulatedFabric, AFaultStrikesAtThatTouchOfTheStep) {
+  for (const auto kind : {SimulatedFault::Kind::kill, SimulatedFault::Kind::lose}) {
+    const auto got = [&](StepId step, std::int64_t after) {
+      const auto log = log_of({.ranks = 3, .seed = 2, .faults = {{.kind = kind, .rank = 1, .step = step, .after = after}}});
+      return std::pair(count(log, " 0 from 1 message"), count(log, " 2 from 1 message"));
+    };
+    // Rank 1 asks for a slot and posts, for each rank in turn; one step has 6 of these touches and some looks for messages.
+    EXPECT_EQ(got(2, 1).first, 1) << "the post to rank 0";
+    EXPECT_EQ(got(2, 2).second, 1) << "after that post";
+    EXPECT_EQ(got(2, 5).second, 1) << "the post to rank 2";
+    if (kind == SimulatedFault::Kind::kill) {
+      EXPECT_EQ(got(2, 2).first, 2);
+      EXPECT_EQ(got(2, 6), std::pair(std::int64_t{2}, std::int64_t{2})) << "after that post";
+      EXPECT_EQ(got(1, 1000), std::pair(std::int64_t{1}, std::int64_t{1})) << "the first touch of the next step";
+    }
+  }
 }
 
 TEST(SimulatedFabric, AStallWithinTheDeadlineIsOnlyLateAndALongerOneIsMissed) {

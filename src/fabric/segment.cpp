@@ -42,6 +42,8 @@ SegmentEndpoint::SegmentEndpoint(std::byte* base, std::int64_t reserve, Rank ran
                             static_cast<long long>(used_), static_cast<long long>(reserve)));
 }
 
+std::int64_t endpoint_bytes(Rank ranks) noexcept { return ranks * std::int64_t{sizeof(RankState)}; }
+
 RankState& SegmentEndpoint::state(Rank rank) const noexcept { return reinterpret_cast<RankState*>(base_)[rank]; }
 SlotState& SegmentEndpoint::slot_state(int mailbox, Rank to, Rank from, StepId step) const noexcept {
   return reinterpret_cast<SlotState*>(base_ + mailboxes_[static_cast<std::size_t>(mailbox)].states)[place(to, from, step)];

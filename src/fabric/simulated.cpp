@@ -8,6 +8,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "base/arena.h"
 #include "base/check.h"
@@ -51,6 +52,9 @@ struct Seen {
 
 struct SimulatedRank {
   bool ended = false, waiting = false, rung = false, dead = false;
+  bool loses = false;        // its next message
+  StepId step = 0;           // the last that it touched
+  std::int64_t touches = 0;  // of that step
   std::condition_variable turn;
   FabricTime until{0};    // of its wait
   FabricTime stalled{0};  // it does not run before
@@ -164,9 +168,10 @@ void Simulation::send(Delivery delivery) {
   if (rank(delivery.from).dead) return;
   const auto span = static_cast<std::uint64_t>((wishes_.most_delay - wishes_.least_delay).count());
   const FabricTime delay = wishes_.least_delay + FabricTime(static_cast<std::int64_t>(span == 0 ? 0 : random_() % (span + 1)));
-  const bool lost = delivery.kind == Delivery::Kind::message && delivery.from != delivery.to &&
-                    static_cast<double>(random_() >> 11) * 0x1p-53 < wishes_.loss;
-  if (lost) return;
+  if (delivery.kind == Delivery::Kind::message && delivery.from != delivery.to) {
+    const bool by_chance = static_cast<double>(random_() >> 11) * 0x1p-53 < wishes_.loss;
+    if (std::exchange(rank(delivery.from).loses, false) || by_chance) return;
+  }
   FabricTime& last = rank(delivery.to).others[static_cast<std::size_t>(delivery.from)].last_delivery;
   last = std::max(last, delivery.from == delivery.to ? now_ : now_ + delay);
   under_way_.emplace(last, delivery);
@@ -225,18 +230,28 @@ void Simulation::wait(Rank r, FabricTime until) {
 }
 
 void Simulation::touch(Rank r, StepId step) {
-  const auto fault =
-      std::find_if(faults_.begin(), faults_.end(), [&](const SimulatedFault& each) { return each.rank == r && step >= each.step; });
+  SimulatedRank& mine = rank(r);
+  if (step > mine.step) mine.step = step, mine.touches = 0;
+  const std::int64_t before = mine.touches++;
+  const auto fault = std::find_if(faults_.begin(), faults_.end(), [&](const SimulatedFault& each) {
+    return each.rank == r && (step > each.step || (step == each.step && before >= each.after));
+  });
   if (fault == faults_.end()) return;
   const SimulatedFault found = *fault;
   faults_.erase(fault);
-  if (found.kind == SimulatedFault::Kind::kill) {
-    rank(r).dead = true;
-    return;
+  switch (found.kind) {
+    case SimulatedFault::Kind::kill:
+      mine.dead = true;
+      return;
+    case SimulatedFault::Kind::lose:
+      mine.loses = true;
+      return;
+    case SimulatedFault::Kind::stall: {
+      std::unique_lock lock(mutex_);
+      mine.stalled = now_ + found.lasts;
+      pass_on(lock, r);
+    }
   }
-  std::unique_lock lock(mutex_);
-  rank(r).stalled = now_ + found.lasts;
-  pass_on(lock, r);
 }
 
 void Simulation::run(const std::function<void(Endpoint&)>& body) {

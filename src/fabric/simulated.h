@@ -8,13 +8,14 @@
 
 namespace motet {
 
-/// What befalls a rank when it first touches a step.
+/// What befalls a rank at a touch of a step: when it asks for a slot, posts, or looks for a message, just before that is done.
 struct SimulatedFault {
-  enum class Kind { kill, stall };
-  Kind kind = Kind::kill;
+  enum class Kind { kill, stall, lose };
+  Kind kind = Kind::kill;  ///< lose: the next message that it posts to another rank never comes
   Rank rank = 0;
   StepId step = 1;
-  FabricTime lasts{0};  ///< of a stall
+  FabricTime lasts{0};     ///< of a stall
+  std::int64_t after = 0;  ///< touches of the step that go before; a step with no more than these leaves it to the next one
 };
 
 struct SimulationWishes {

@@ -76,10 +76,36 @@ struct BackendTraits {
   Arithmetic best_level = Arithmetic::exact;   ///< most accurate level that it takes
 };
 
+/// What a row on the wire stands for.
+enum class RowUnit {
+  none,          ///< nothing is dispatched: every rank has all tokens, and all ranks' sums go to all
+  whole_batch,   ///< every token to every rank; sums of a rank's experts come back, added in order of rank
+  token_rank,    ///< a token once to each rank that it needs; the same
+  token_expert,  ///< a token once for each choice; rows of experts come back, added in order of k
+};
+
+/// A way to exchange rows between ranks. Two questions tell them apart: what a row stands for, and who multiplies by the routing
+/// weight.
+struct StrategyTraits {
+  std::string_view name, summary;
+  RowUnit unit = RowUnit::token_rank;
+  /// finalize: on the expert's rank, before the sum. combine: the rank of the token multiplies the rows that come back.
+  WeightSite weight_site = WeightSite::finalize;
+};
+
+/// How messages get from rank to rank.
+struct FabricTraits {
+  std::string_view name, summary;
+  bool two_sided = false;              ///< a message has a buffer on both ends; else it is stored where its receiver reads it
+};
+
 struct Catalog {
   std::vector<FormatFacts> formats;
   std::vector<BackendTraits> backends; ///< selection order, best first
+  std::vector<StrategyTraits> strategies; ///< the same
+  std::vector<FabricTraits> fabrics;
   const FormatFacts* format(std::string_view name) const noexcept;
+  const FabricTraits* fabric(std::string_view name) const noexcept;   ///< null when there is no such name
 };
 
 /// plan() over a given catalog. Pure.

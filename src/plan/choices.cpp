@@ -2,10 +2,12 @@
 #include "plan/choices.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "base/text.h"
+#include "plan/exchange.h"
 #include "plan/recipe.h"
 #include "plan/refusals.h"
 
@@ -68,11 +70,13 @@ class Selector {
     settle_threads();
     settle_finalize();
     choose_backend();
+    choose_strategy();
     if (out_.backend != nullptr)
       out_.storage = out_.backend->storage(request_for(question_, out_.as_planned, out_.target, out_.threads));
     report_backends();
     report_targets();
     report_levels();
+    settle_wire();
     report_exchange();
     report_finalize();
     return std::move(out_);
@@ -102,9 +106,9 @@ class Selector {
     if (question_.spec.router.weight_site == WeightSite::input)
       return Refusal{name + "_weight_on_input", "rows and weights of a layer that weighs its input are no sum to be weighed again",
                      name, "builtin"};
-    if (form == Finalize::unfinalized && question_.deployment.tp * question_.deployment.ep > 1)
+    if (form == Finalize::unfinalized && ranks() > 1)
       return Refusal{"unfinalized_distributed", "unfinalized rows of several ranks need a hook that sums them",
-                     std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "one rank, or finalize hook"};
+                     std::to_string(ranks()) + " ranks", "one rank, or finalize hook"};
     return std::nullopt;
   }
 
@@ -298,23 +302,141 @@ class Selector {
     report({.kind = "threads", .name = std::to_string(out_.threads), .verdict = Verdict::chosen, .reason = threads_reason_});
   }
 
-  void report_exchange() {
-    const bool one = question_.deployment.tp * question_.deployment.ep == 1;
-    Choice none{.kind = "strategy", .name = "none", .verdict = Verdict::chosen, .reason = "one rank: nothing is exchanged"};
-    if (!one) {
-      none = {.kind = "strategy",
-              .name = "none",
-              .verdict = Verdict::refused,
-              .refusal = Refusal{"strategy_needs_one_rank", "without a strategy there is one rank",
-                                 std::to_string(question_.deployment.tp * question_.deployment.ep) + " ranks", "tp 1 and ep 1"}};
+  std::int64_t ranks() const { return question_.deployment.tp * question_.deployment.ep; }
+
+  /// Rows that come back may be rounded only where the level of accuracy leaves room for it.
+  std::optional<Refusal> wire_refused(std::string_view wire) const {
+    if (wire == "fp8") return Refusal{"wire_not_built", "rows between ranks are bf16 or fp32 in this build", "fp8", "bf16 or fp32"};
+    if (wire == "fp32") return std::nullopt;
+    if (wishes_.invariant)
+      return Refusal{"wire_not_invariant", "a row that is rounded on its way is not the row of one rank", std::string(wire),
+                     "fp32"};
+    if (out_.as_planned.wishes.arithmetic == Arithmetic::exact)
+      return Refusal{"wire_not_exact", "bf16 keeps 8 bits of a row, level exact promises 2e-4", std::string(wire),
+                     "fp32, or level bf16"};
+    return std::nullopt;
+  }
+
+  void settle_wire() {
+    const bool must = wire_refused("bf16").has_value();
+    std::string taken = wishes_.wire.empty() ? (must ? "fp32" : "bf16") : wishes_.wire;
+    if (taken != "fp32" && taken != "bf16" && taken != "fp8") {
+      out_.refusals.push_back(
+          {"wire_unknown", "a wished wire type must be one that this build knows", quoted(taken), "one of: fp32, bf16, fp8"});
+      taken = "fp32";
     }
-    out_.strategy = one ? "none" : "";
+    const std::string wished = taken;
+    if (const auto refusal = wire_refused(taken)) {
+      if (wishes_.allow_substitution)
+        taken = must ? "fp32" : "bf16";
+      else if (ranks() > 1)
+        out_.refusals.push_back(*refusal);
+    }
+    out_.wire = taken == "bf16" ? DType::bf16 : DType::f32;
+    if (ranks() == 1) return;
+    for (const char* name : {"fp32", "bf16", "fp8"}) {
+      Choice choice{.kind = "wire", .name = name, .refusal = wire_refused(name)};
+      choice.verdict = choice.refusal ? Verdict::refused : taken == name ? Verdict::chosen : Verdict::eligible;
+      if (!choice.refusal)
+        choice.reason = taken != name           ? "possible, not asked for"
+                        : !wishes_.wire.empty() ? "wished"
+                        : must                  ? "nothing is rounded on the way"
+                                                : "half the bytes; each row that comes back is rounded once";
+      choice.substituted = choice.verdict == Verdict::chosen && taken != wished;
+      report(std::move(choice));
+    }
+  }
+
+  std::optional<Refusal> strategy_refused(const StrategyTraits& strategy) const {
+    const std::string name(strategy.name);
+    const Finalize form = out_.as_planned.wishes.finalize;
+    if (ranks() == 1) return Refusal{"strategy_needs_ranks", "one rank has nobody to exchange with", name, "tp or ep above 1"};
+    const bool replicated = question_.deployment.placement == TokenPlacement::replicated;
+    if (replicated != (strategy.unit == RowUnit::none))
+      return Refusal{replicated ? "strategy_needs_sharded_tokens" : "strategy_needs_replicated_tokens",
+                     replicated ? "it sends tokens to other ranks, which have them already"
+                                : "it sends no tokens, and other ranks do not have them",
+                     name + " with " + std::string(name_of(question_.deployment.placement)) + " tokens",
+                     replicated ? "allreduce, or sharded tokens" : "a strategy that dispatches, or replicated tokens"};
+    if (wishes_.invariant && strategy.unit != RowUnit::token_expert)
+      return Refusal{"strategy_not_invariant", "sums of a rank's experts are other bits than one sum over k", name,
+                     "a strategy whose rows are choices"};
+    if (strategy.weight_site != WeightSite::combine) return std::nullopt;
+    if (form == Finalize::hook)
+      return Refusal{"hook_weights_in_combine", "the weights are applied where rows come back: a hook would apply them twice", name,
+                     "a strategy that weighs where experts are, or finalize builtin"};
+    if (question_.spec.router.weight_site == WeightSite::input)
+      return Refusal{"weight_on_input_in_combine", "a layer that weighs its input sends its weights along", name,
+                     "a strategy that weighs where experts are"};
+    return std::nullopt;
+  }
+
+  void choose_strategy() {
+    const std::vector<StrategyTraits>& all = question_.catalog.strategies;
+    const auto find = [&](std::string_view name) {
+      const auto found = std::find_if(all.begin(), all.end(), [&](const StrategyTraits& each) { return each.name == name; });
+      return found == all.end() ? nullptr : &*found;
+    };
+    const StrategyTraits* const wished = find(wishes_.strategy);
+    if (!wishes_.strategy.empty() && wishes_.strategy != "none" && wished == nullptr) {
+      std::vector<std::string> known{"none"};
+      for (const StrategyTraits& each : all) known.emplace_back(each.name);
+      out_.refusals.push_back({"strategy_unknown", "a wished strategy must be one that this build has", quoted(wishes_.strategy),
+                               "one of: " + join(known)});
+    }
+    std::optional<Refusal> refused;
+    if (wished != nullptr) refused = strategy_refused(*wished);
+    if (wishes_.strategy == "none" && ranks() > 1) refused = none_refused();
+    if (refused && !wishes_.allow_substitution) out_.refusals.push_back(*refused);
+    if (ranks() == 1) return;
+    if (wished != nullptr && !refused) {
+      out_.strategy = wished;
+      return;
+    }
+    const auto first = std::find_if(all.begin(), all.end(), [&](const StrategyTraits& each) { return !strategy_refused(each); });
+    if (first != all.end())
+      out_.strategy = &*first;
+    else
+      out_.refusals.push_back({"no_strategy", "several ranks need a strategy that can exchange this layer's rows",
+                               "none of this build's", "a strategy, or one rank"});
+  }
+
+  Refusal none_refused() const {
+    return {"strategy_needs_one_rank", "without a strategy there is one rank", std::to_string(ranks()) + " ranks", "tp 1 and ep 1"};
+  }
+
+  /// Estimated bytes that a token's rows are to other ranks, and back, when experts are chosen evenly.
+  std::string traffic(const StrategyTraits& strategy) const {
+    const LayerSpec& spec = question_.spec;
+    const auto all = static_cast<double>(ranks()), groups = static_cast<double>(question_.deployment.ep),
+               k = static_cast<double>(spec.top_k);
+    const double reached = strategy.unit == RowUnit::whole_batch || strategy.unit == RowUnit::none ? all
+                           : strategy.unit == RowUnit::token_rank ? (all / groups) * groups * (1 - std::pow(1 - 1 / groups, k))
+                                                                  : k * all / groups;
+    const double rows = reached * (1 - 1 / all), choices = strategy.unit == RowUnit::token_expert ? 1 : k;
+    const double out = strategy.unit == RowUnit::none
+                           ? 0
+                           : rows * (static_cast<double>(hidden_row_bytes(spec, out_.as_planned)) + 4 + 8 * choices);
+    const double back = rows * static_cast<double>(spec.dispatch_width() * bits_of(out_.wire) / 8);
+    return "about " + bytes_text(static_cast<std::int64_t>(out)) + " of each token go to other ranks and " +
+           bytes_text(static_cast<std::int64_t>(back)) + " come back, when experts are chosen evenly";
+  }
+
+  void report_exchange() {
+    Choice none{.kind = "strategy", .name = "none", .verdict = Verdict::chosen, .reason = "one rank: nothing is exchanged"};
+    if (ranks() > 1) none = {.kind = "strategy", .name = "none", .verdict = Verdict::refused, .refusal = none_refused()};
     report(std::move(none));
-    for (const char* name : {"all_gather", "all_to_all", "low_latency", "one_sided", "hierarchical"})
-      report({.kind = "strategy",
-              .name = name,
-              .verdict = Verdict::refused,
-              .refusal = Refusal{"strategy_not_built", "exchange between ranks is not built yet", name, "one rank (tp 1, ep 1)"}});
+    for (const StrategyTraits& strategy : question_.catalog.strategies) {
+      Choice choice{.kind = "strategy", .name = std::string(strategy.name), .refusal = strategy_refused(strategy)};
+      const bool chosen = out_.strategy == &strategy, wished = strategy.name == wishes_.strategy;
+      choice.verdict = choice.refusal ? Verdict::refused : chosen ? Verdict::chosen : Verdict::eligible;
+      choice.substituted = chosen && !wishes_.strategy.empty() && !wished;
+      if (!choice.refusal)
+        choice.reason = std::string(chosen ? (wished ? "wished" : "first in selection order that can exchange this layer's rows")
+                                           : "possible, not taken") +
+                        "; " + traffic(strategy);
+      report(std::move(choice));
+    }
     out_.scheduler = "external";
     report({.kind = "scheduler",
             .name = "external",

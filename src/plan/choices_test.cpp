@@ -145,14 +145,68 @@ TEST(L11, MoreThreadsThanProcessorsIsSaid) {
   EXPECT_EQ(fake::plan(fake::gpt_oss()).threads, 2);
 }
 
-TEST(L11, SeveralRanksArePlannedWithTheStrategyRefused) {
+Deployment on_ranks(std::int64_t ep, const char* strategy = "", const char* wire = "") {
   Deployment deployment;
-  deployment.tp = 2;
-  const Plan plan = fake::plan(fake::gpt_oss(), deployment);
-  EXPECT_EQ(plan.strategy, "");
-  EXPECT_EQ(choice(plan.choices, "strategy", "none").refusal->code, "strategy_needs_one_rank");
-  EXPECT_EQ(choice(plan.choices, "strategy", "all_to_all").refusal->code, "strategy_not_built");
+  deployment.ep = ep;
+  deployment.wishes.strategy = strategy;
+  deployment.wishes.wire = wire;
+  return deployment;
+}
+
+TEST(L11, SeveralRanksTakeTheFirstStrategyThatCanExchangeTheirRows) {
   EXPECT_EQ(fake::plan(fake::gpt_oss()).strategy, "none");
+  const Plan plan = fake::plan(fake::gpt_oss(), on_ranks(2));
+  EXPECT_EQ(plan.strategy, "by_rank");
+  EXPECT_EQ(choice(plan.choices, "strategy", "none").refusal->code, "strategy_needs_one_rank");
+  EXPECT_EQ(choice(plan.choices, "strategy", "by_choice").verdict, Verdict::eligible);
+  EXPECT_EQ(choice(plan.choices, "strategy", "replicated").refusal->code, "strategy_needs_replicated_tokens");
+  EXPECT_NE(choice(plan.choices, "strategy", "by_rank").reason.find("of each token go to other ranks"), std::string::npos);
+  Deployment replicated = on_ranks(2);
+  replicated.placement = TokenPlacement::replicated;
+  const Plan same_tokens = fake::plan(fake::gpt_oss(), replicated);
+  EXPECT_EQ(same_tokens.strategy, "replicated");
+  EXPECT_EQ(choice(same_tokens.choices, "strategy", "by_rank").refusal->code, "strategy_needs_sharded_tokens");
+}
+
+TEST(L11, AStrategyThatCannotBeTakenIsRefusedByName) {
+  const auto codes = [](const LayerSpec& spec, const Deployment& deployment) {
+    std::string all;
+    for (const Refusal& refusal : fake::try_plan(spec, deployment).refusals) all += refusal.code + " ";
+    return all;
+  };
+  LayerSpec spec = fake::gpt_oss();
+  EXPECT_EQ(codes(spec, on_ranks(1, "by_rank")), "strategy_needs_ranks ");
+  EXPECT_EQ(codes(spec, on_ranks(2, "none")), "strategy_needs_one_rank ");
+  EXPECT_EQ(codes(spec, on_ranks(2, "by_rnak")), "strategy_unknown ");
+  EXPECT_EQ(codes(spec, on_ranks(2, "", "fp31")), "wire_unknown ");
+  EXPECT_EQ(codes(spec, on_ranks(2, "", "fp8")), "wire_not_built ");
+  Deployment deployment = on_ranks(2, "by_rank", "bf16");
+  deployment.wishes.invariant = true;
+  EXPECT_EQ(codes(spec, deployment), "strategy_not_invariant wire_not_invariant ");
+  deployment = on_ranks(2, "", "bf16");
+  deployment.wishes.arithmetic = Arithmetic::exact;
+  EXPECT_EQ(codes(spec, deployment), "wire_not_exact ");
+  deployment = on_ranks(2, "weighs_back");
+  deployment.wishes.finalize = Finalize::hook;
+  EXPECT_EQ(codes(spec, deployment), "hook_weights_in_combine ");
+  spec.top_k = 1;
+  spec.router.weight_site = WeightSite::input;
+  EXPECT_EQ(codes(spec, on_ranks(2, "weighs_back")), "weight_on_input_in_combine ");
+  deployment = on_ranks(2, "by_rank", "bf16");
+  deployment.wishes.invariant = deployment.wishes.allow_substitution = true;
+  const Plan substitute = fake::plan(fake::gpt_oss(), deployment);
+  EXPECT_EQ(substitute.strategy, "by_choice");
+  EXPECT_TRUE(choice(substitute.choices, "strategy", "by_choice").substituted);
+  EXPECT_TRUE(choice(substitute.choices, "wire", "fp32").substituted);
+}
+
+TEST(L15, TheWireIsBf16UnlessTheLevelLeavesNoRoomForIt) {
+  EXPECT_EQ(fake::plan(fake::gpt_oss(), on_ranks(2)).recipe.wire, DType::bf16);
+  EXPECT_EQ(fake::plan(fake::gpt_oss(), on_ranks(2, "", "fp32")).recipe.wire, DType::f32);
+  Deployment deployment = on_ranks(2);
+  deployment.wishes.arithmetic = Arithmetic::exact;
+  EXPECT_EQ(fake::plan(fake::gpt_oss(), deployment).recipe.wire, DType::f32);
+  EXPECT_EQ(fake::plan(fake::gpt_oss()).recipe.wire, DType::f32) << "one rank sends nothing";
 }
 
 TEST(L12, TheResultTypeIsThePlansAndIsNeverSubstituted) {

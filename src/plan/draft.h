@@ -2,9 +2,11 @@
 // What is settled before widths, stages, tail, recipe, workspace and memory are written down: the inputs of those pure functions.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "plan/catalog.h"
+#include "plan/sizes.h"
 #include "plan/slices.h"
 
 namespace motet {
@@ -18,8 +20,17 @@ struct Draft {
   BackendStorage storage;
   int threads = 1;
   std::int64_t tokens = 0;
+  const StrategyTraits* strategy = nullptr;  ///< null on one rank
+  DType wire = DType::f32;
+  ExchangePlan exchange = {};
 
-  std::int64_t rows() const { return tokens * spec.top_k; }
+  /// Rows that are given to experts come from other ranks.
+  bool dispatches() const { return strategy != nullptr && strategy->unit != RowUnit::none; }
+  /// Rows that are mapped to experts here, and how many experts each may have.
+  std::int64_t mapped() const { return dispatches() ? exchange.rows : tokens; }
+  std::int64_t choices() const { return dispatches() ? exchange.choices : spec.top_k; }
+  /// Most rows of the permuted batch: a row goes to an expert once.
+  std::int64_t rows() const { return bounded_product({mapped(), ranks() == 1 ? choices() : std::min(choices(), share.experts)}); }
   std::int64_t scored() const { return spec.experts + spec.router.zero_experts; }
   bool unfinalized() const { return deployment.wishes.finalize == Finalize::unfinalized; }
   /// Unfinalized rows are routed rows: the shared expert and the tail are the caller's.

@@ -78,6 +78,12 @@ inline Catalog catalog() {
                       {"wide", "multiples of 256", false, true, anything, storage<256>},
                       {"aligned", "multiples of 128", false, false, anything, storage<128>},
                       {"finalized", "sums its rows itself", false, false, finalized_only, storage<1>}};
+  catalog.strategies = {{"by_rank", "", RowUnit::token_rank, WeightSite::finalize},
+                        {"by_choice", "", RowUnit::token_expert, WeightSite::finalize},
+                        {"weighs_back", "", RowUnit::token_expert, WeightSite::combine},
+                        {"all_to_all_ranks", "", RowUnit::whole_batch, WeightSite::finalize},
+                        {"replicated", "", RowUnit::none, WeightSite::finalize}};
+  catalog.fabrics = {{"threads", ""}, {"both_ends", "", true}};
   return catalog;
 }
 

@@ -52,15 +52,16 @@ void visit_fields(Visitor& v, const LayerSpec& value) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Wishes& value) {
-  const auto& [backend, target, arithmetic, invariant, residence, threads, finalize, allow_substitution] = value;
-  v("backend", backend), v("target", target), v("arithmetic", arithmetic), v("invariant", invariant), v("residence", residence);
+  const auto& [backend, target, strategy, wire, arithmetic, invariant, residence, threads, finalize, allow_substitution] = value;
+  v("backend", backend), v("target", target), v("strategy", strategy), v("wire", wire);
+  v("arithmetic", arithmetic), v("invariant", invariant), v("residence", residence);
   v("threads", threads), v("finalize", finalize), v("allow_substitution", allow_substitution);
 }
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Deployment& value) {
-  const auto& [tokens, tp, ep, input, memory_limit, wishes] = value;
-  v("tokens", tokens), v("tp", tp), v("ep", ep), v("input", input), v("memory_limit", memory_limit), v("wishes", wishes);
+  const auto& [tokens, tp, ep, placement, fabric, input, memory_limit, wishes] = value;
+  v("tokens", tokens), v("tp", tp), v("ep", ep), v("placement", placement), v("fabric", fabric), v("input", input), v("memory_limit", memory_limit), v("wishes", wishes);
 }
 
 template <class Visitor>
@@ -139,17 +140,25 @@ void visit_fields(Visitor& v, const Choice& value) {
 template <class Visitor>
 void visit_fields(Visitor& v, const RankSlice& value) {
   const auto& [rank, ep_rank, tp_rank, expert_begin, expert_count, intermediate_begin, intermediate_valid, intermediate_stored,
-               shared_begin, shared_valid, down_bias, reason] = value;
+               shared_begin, shared_valid, down_bias, shared_bias, reason] = value;
   v("rank", rank), v("ep_rank", ep_rank), v("tp_rank", tp_rank), v("expert_begin", expert_begin), v("expert_count", expert_count);
   v("intermediate_begin", intermediate_begin), v("intermediate_valid", intermediate_valid),
       v("intermediate_stored", intermediate_stored);
-  v("shared_begin", shared_begin), v("shared_valid", shared_valid), v("down_bias", down_bias), v("reason", reason);
+  v("shared_begin", shared_begin), v("shared_valid", shared_valid), v("down_bias", down_bias);
+  v("shared_bias", shared_bias), v("reason", reason);
+}
+
+template <class Visitor>
+void visit_fields(Visitor& v, const ExchangePlan& value) {
+  const auto& [row_bytes, choices, rows_to_rank, rows, width, dispatch_bytes, combine_bytes, mailboxes, handles] = value;
+  v("row_bytes", row_bytes), v("choices", choices), v("rows_to_rank", rows_to_rank), v("rows", rows), v("width", width);
+  v("dispatch_bytes", dispatch_bytes), v("combine_bytes", combine_bytes), v("mailboxes", mailboxes), v("handles", handles);
 }
 
 template <class Visitor>
 void visit_fields(Visitor& v, const MemoryPlan& value) {
-  const auto& [workspace, prepared, packed, packed_padding, anonymous, mapped, peak, limit, fit, advice] = value;
-  v("workspace", workspace), v("prepared", prepared), v("packed", packed), v("packed_padding", packed_padding);
+  const auto& [workspace, exchange, prepared, packed, packed_padding, anonymous, mapped, peak, limit, fit, advice] = value;
+  v("workspace", workspace), v("exchange", exchange), v("prepared", prepared), v("packed", packed), v("packed_padding", packed_padding);
   v("anonymous", anonymous), v("mapped", mapped), v("peak", peak);
   v("limit", limit), v("fit", fit), v("advice", advice);
 }
@@ -173,16 +182,18 @@ void visit_agreed_fields(Visitor& v, const Plan& plan) {
   deployment.memory_limit = 0;
   v("spec", plan.spec), v("deployment", deployment);
   v("backend", plan.backend), v("target", plan.target), v("strategy", plan.strategy), v("scheduler", plan.scheduler);
-  v("widths", plan.widths), v("stages", plan.stages), v("tail", plan.tail), v("recipe", plan.recipe), v("ranks", plan.ranks);
+  v("widths", plan.widths), v("stages", plan.stages), v("tail", plan.tail), v("recipe", plan.recipe);
+  v("exchange", plan.exchange), v("ranks", plan.ranks);
 }
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Plan& value) {
   const auto& [spec, deployment, environment, backend, target, strategy, scheduler, threads, widths, stages, tail, recipe,
-               workspace, choices, ranks, memory, estimates, fingerprint] = value;
+               workspace, exchange, choices, ranks, memory, estimates, fingerprint] = value;
   v("spec", spec), v("deployment", deployment), v("environment", environment);
   v("backend", backend), v("target", target), v("strategy", strategy), v("scheduler", scheduler), v("threads", threads);
-  v("widths", widths), v("stages", stages), v("tail", tail), v("recipe", recipe), v("workspace", workspace), v("choices", choices);
+  v("widths", widths), v("stages", stages), v("tail", tail), v("recipe", recipe), v("workspace", workspace), v("exchange", exchange);
+  v("choices", choices);
   v("ranks", ranks), v("memory", memory), v("estimates", estimates), v("fingerprint", fingerprint);
 }
 

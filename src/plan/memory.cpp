@@ -17,8 +17,8 @@ int64_t mapped_bytes(const Draft& draft, const Share& share) {
   return std::min(bounded_product({expert.most_bytes, experts}) + common.most_bytes, kLargestSize);
 }
 
-/// Bytes repacked per second. Evidence (404 MiB, two processors of a Granite Rapids guest, December 2026): 1.2 s where the guest had
-/// never touched the arena's memory, 0.15 s where it had. The slower counts: a plan does not know.
+/// Bytes repacked per second. Evidence (404 MiB, two processors of a Granite Rapids guest, December 2026): 1.2 s where the guest
+/// had never touched the arena's memory, 0.15 s where it had. The slower counts: a plan does not know.
 constexpr double kPackBytesPerSecond = 0.35e9;
 
 /// Most tokens below the asked ones whose peak is within the limit; 0 when there are none.
@@ -35,10 +35,18 @@ int64_t tokens_that_fit(const MemoryQuestion& question, int64_t mapped) {
 
 }  // namespace
 
+Anonymous anonymous_of(const Draft& draft, int64_t workspace) noexcept {
+  return {.workspace = workspace,
+          .exchange = draft.exchange.mailboxes + draft.exchange.handles,
+          .prepared = draft.storage.prepared,
+          .packed = draft.storage.packed};
+}
+
 MemoryPlan make_memory(const Draft& draft, const MemoryQuestion& question) {
   const Anonymous allocated = question.allocated(question.tokens);
   MemoryPlan memory;
   memory.workspace = allocated.workspace;
+  memory.exchange = allocated.exchange;
   memory.prepared = allocated.prepared;
   memory.packed = allocated.packed;
   memory.packed_padding = draft.storage.packed_padding;

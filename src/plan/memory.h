@@ -10,9 +10,10 @@ namespace motet {
 
 /// What a number of tokens costs in allocated memory.
 struct Anonymous {
-  std::int64_t workspace = 0, prepared = 0, packed = 0;
-  std::int64_t sum() const noexcept { return workspace + prepared + packed; }
+  std::int64_t workspace = 0, exchange = 0, prepared = 0, packed = 0;
+  std::int64_t sum() const noexcept { return workspace + exchange + prepared + packed; }
 };
+Anonymous anonymous_of(const Draft& draft, std::int64_t workspace) noexcept;
 
 struct MemoryQuestion {
   std::int64_t limit = 0;  ///< bytes; 0 = unknown, everything fits

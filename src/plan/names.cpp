@@ -35,9 +35,9 @@ std::string_view name_of(TailOp value) noexcept {
 }
 std::string_view name_of(AreaId value) noexcept {
   static constexpr std::string_view kNames[] = {
-      "logits",     "top_k_index",    "top_k_weights",   "counts",    "row_of",     "token_of",      "x",    "latent_x", "permuted",
-      "act",        "permuted_codes", "permuted_scales", "act_codes", "act_scales", "linear_scales", "rows", "routed",   "routed_x",
-      "routed_out", "shared_act",     "shared_out",      "scratch"};
+      "logits",   "top_k_index",    "top_k_weights",   "counts",     "row_of",     "token_of",      "x",    "latent_x", "permuted",
+      "act",      "permuted_codes", "permuted_scales", "act_codes",  "act_scales", "linear_scales", "rows", "partial",  "routed",
+      "routed_x", "routed_out",     "shared_act",      "shared_out", "scratch"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(AreaId::scratch) + 1);
   return pick(kNames, value);
 }
@@ -65,6 +65,11 @@ std::string_view name_of(Arithmetic value) noexcept {
 std::string_view name_of(Residence value) noexcept {
   static constexpr std::string_view kNames[] = {"mapped", "packed"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Residence::packed) + 1);
+  return pick(kNames, value);
+}
+std::string_view name_of(TokenPlacement value) noexcept {
+  static constexpr std::string_view kNames[] = {"sharded", "replicated"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(TokenPlacement::replicated) + 1);
   return pick(kNames, value);
 }
 std::string_view name_of(Finalize value) noexcept {

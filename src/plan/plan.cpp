@@ -8,6 +8,7 @@
 #include "plan/catalog.h"
 #include "plan/choices.h"
 #include "plan/draft.h"
+#include "plan/exchange.h"
 #include "plan/fingerprint.h"
 #include "plan/memory.h"
 #include "plan/recipe.h"
@@ -23,14 +24,19 @@ namespace motet {
 namespace {
 
 Draft make_draft(const Question& question, const Selection& selection, std::int64_t tokens, const BackendStorage& storage) {
-  return {.spec = question.spec,
-          .deployment = selection.as_planned,
-          .catalog = question.catalog,
-          .share = question.share,
-          .backend = std::string(selection.backend->name),
-          .storage = storage,
-          .threads = selection.threads,
-          .tokens = tokens};
+  Draft draft{.spec = question.spec,
+              .deployment = selection.as_planned,
+              .catalog = question.catalog,
+              .share = question.share,
+              .backend = std::string(selection.backend->name),
+              .storage = storage,
+              .threads = selection.threads,
+              .tokens = tokens,
+              .strategy = selection.strategy,
+              .wire = selection.wire};
+  if (draft.strategy != nullptr)
+    draft.exchange = make_exchange(*draft.strategy, *draft.catalog.fabric(draft.deployment.fabric), draft.spec, draft.deployment, draft.wire, tokens);
+  return draft;
 }
 
 /// The draft for another number of tokens than the asked ones.
@@ -53,6 +59,10 @@ std::optional<Refusal> check_areas(const std::vector<Area>& areas, const Draft& 
     if (area.bytes > kLargestSize)
       return Refusal{"too_large", "every area of the workspace must be addressable",
                      "area " + std::string(name_of(area.id)) + " of backend " + draft.backend, "at most 2^56 bytes"};
+  for (const std::int64_t bytes : {draft.exchange.mailboxes, draft.exchange.handles})
+    if (bytes > kLargestSize)
+      return Refusal{"too_large", "what ranks send to one another must be addressable",
+                     std::to_string(draft.ranks()) + " ranks, tokens " + std::to_string(draft.tokens), "at most 2^56 bytes"};
   if (draft.storage.prepared > kLargestSize || draft.storage.packed > kLargestSize)
     return Refusal{"too_large", "prepared weights must be addressable", "backend " + draft.backend, "at most 2^56 bytes"};
   return std::nullopt;
@@ -75,7 +85,8 @@ Plan write_plan(const Question& question, const Draft& draft, const Selection& s
   plan.environment = question.environment;
   plan.backend = draft.backend;
   plan.target = selection.target;
-  plan.strategy = selection.strategy;
+  plan.strategy = selection.strategy == nullptr ? "none" : selection.strategy->name;
+  plan.exchange = draft.exchange;
   plan.scheduler = selection.scheduler;
   plan.threads = selection.threads;
   plan.widths = make_widths(draft);
@@ -89,9 +100,9 @@ Plan write_plan(const Question& question, const Draft& draft, const Selection& s
   for (RankSlice& slice : plan.ranks) slice.intermediate_stored = draft.storage.intermediate;
   const std::int64_t limit = draft.deployment.memory_limit > 0 ? draft.deployment.memory_limit : question.environment.memory_bytes;
   plan.memory = make_memory(draft, {.limit = limit, .tokens = draft.tokens, .allocated = [&](std::int64_t tokens) {
-                                      if (tokens == draft.tokens) return Anonymous{plan.workspace.bytes, draft.storage.prepared, draft.storage.packed};
+                                      if (tokens == draft.tokens) return anonymous_of(draft, plan.workspace.bytes);
                                       const Draft other = redraft(question, selection, tokens);
-                                      return Anonymous{pack(needed_areas(other)).bytes, other.storage.prepared, other.storage.packed};
+                                      return anonymous_of(other, pack(needed_areas(other)).bytes);
                                     }});
   plan.estimates = make_estimates(draft);
   plan.fingerprint = fingerprint_of(plan);
@@ -106,6 +117,12 @@ const FormatFacts* Catalog::format(std::string_view name) const noexcept {
   return nullptr;
 }
 
+const FabricTraits* Catalog::fabric(std::string_view name) const noexcept {
+  for (const FabricTraits& traits : fabrics)
+    if (traits.name == name) return &traits;
+  return nullptr;
+}
+
 PlanResult plan_with(const LayerSpec& spec, const Deployment& deployment, const Environment& environment, const Catalog& catalog) {
   PlanResult result;
   result.refusals = check_inputs(spec, deployment, catalog);
@@ -114,8 +131,7 @@ PlanResult plan_with(const LayerSpec& spec, const Deployment& deployment, const 
   const Question question{spec, deployment, environment, catalog, slices.share};
   Selection selection = select(question);
   result.choices = selection.choices;
-  result.refusals = std::move(slices.refusals);
-  result.refusals.insert(result.refusals.end(), selection.refusals.begin(), selection.refusals.end());
+  result.refusals = selection.refusals;
   if (!result.refusals.empty()) return result;
   const Draft draft = make_draft(question, selection, deployment.tokens, selection.storage);
   std::vector<Area> areas = needed_areas(draft);
@@ -162,7 +178,10 @@ const Area* Plan::area(AreaId id) const noexcept {
   return nullptr;
 }
 
-std::int64_t Plan::max_rows() const noexcept { return deployment.tokens * spec.top_k; }
+std::int64_t Plan::max_rows() const noexcept {
+  const Area* const token_of = area(AreaId::token_of);  // one for each row
+  return token_of == nullptr ? 0 : token_of->bytes / 4;
+}
 
 OutputType Plan::output(std::int64_t tokens) const noexcept {
   return {.dtype = deployment.input, .rows = tokens, .cols = spec.hidden, .row_stride = spec.hidden, .col_stride = 1};

@@ -82,10 +82,13 @@ TEST(Plan, StagesAreInOrderAndOnlyThoseOfTheLayer) {
                                                                     StageId::experts, StageId::finalize, StageId::tail}));
   Deployment deployment = fake::with_backend("wide");
   deployment.ep = 2;
-  EXPECT_EQ(
-      ids(fake::plan(fake::nemotron(1024), deployment)),
-      (std::vector<StageId>{StageId::input, StageId::shared, StageId::route, StageId::map, StageId::latent_in, StageId::prepare,
-                            StageId::dispatch, StageId::experts, StageId::finalize, StageId::combine, StageId::tail}));
+  EXPECT_EQ(ids(fake::plan(fake::nemotron(1024), deployment)),
+            (std::vector<StageId>{StageId::input, StageId::shared, StageId::route, StageId::latent_in, StageId::dispatch,
+                                  StageId::experts, StageId::finalize, StageId::combine, StageId::tail}));
+  deployment.placement = TokenPlacement::replicated;
+  EXPECT_EQ(ids(fake::plan(fake::nemotron(1024), deployment)),
+            (std::vector<StageId>{StageId::input, StageId::shared, StageId::route, StageId::map, StageId::latent_in,
+                                  StageId::prepare, StageId::experts, StageId::finalize, StageId::tail}));
 }
 
 TEST(Plan, ATensorHasOneTypeInAllStages) {

@@ -157,7 +157,8 @@ std::string layer_text(const Plan& plan) {
     facts.line("latent", "in " + projection_text(spec.latent_in) + "; out " + projection_text(spec.latent_out) +
                              (spec.latent_norm ? "; norm before out" : ""));
   facts.line("asked", to_string(plan.deployment.tokens) + " tokens of " + text_of(name_of(plan.deployment.input)) + ", tp " +
-                          to_string(plan.deployment.tp) + ", ep " + to_string(plan.deployment.ep));
+                          to_string(plan.deployment.tp) + ", ep " + to_string(plan.deployment.ep) +
+                          (plan.ranks.size() > 1 ? ", tokens " + text_of(name_of(plan.deployment.placement)) : ""));
   facts.line("taken", "backend " + plan.backend + (plan.target.empty() ? "" : ", target " + plan.target) + ", arithmetic " +
                           plan.recipe.arithmetic + ", " + to_string(plan.threads) + " threads");
   return section("Layer", facts.text());
@@ -198,7 +199,7 @@ std::string stages_text(const Plan& plan) {
 
 std::string tail_text(const Plan& plan) {
   if (plan.tail.empty()) return section("Tail", "  none: rows are left unfinalized\n");
-  Table table({"step", "width", "reduced over tp", "routed scale"}, {1});
+  Table table({"step", "width", "summed over ranks", "routed scale"}, {1});
   const auto state = [](bool before, bool after, const char* yes, const char* no) -> std::string {
     return before == after ? (after ? yes : no) : std::string(no) + " -> " + yes;
   };
@@ -242,11 +243,12 @@ std::string memory_text(const Plan& plan) {
   const auto size = [](int64_t bytes) { return bytes_text(bytes) + " (" + to_string(bytes) + " bytes)"; };
   Facts facts;
   facts.line("workspace", size(memory.workspace));
+  if (memory.exchange > 0) facts.line("exchange", size(memory.exchange) + ": mailboxes for what others send, and who sent what");
   facts.line("prepared", size(memory.prepared));
   if (memory.packed > 0)
     facts.line("packed", size(memory.packed) + " of repacked weights, " + bytes_text(memory.packed_padding) + " of it padding; " +
                              format_text("takes about %.2g s at creation", plan.estimates.pack_seconds));
-  facts.line("anonymous", size(memory.anonymous) + (memory.packed > 0 ? ": workspace, prepared and packed" : ": workspace and prepared"));
+  facts.line("anonymous", size(memory.anonymous) + ": all of these");
   facts.line("mapped", size(memory.mapped) + " of weights, at most");
   facts.line("peak", size(memory.peak));
   facts.line("limit", memory.limit == 0 ? "unknown" : size(memory.limit));
@@ -256,6 +258,23 @@ std::string memory_text(const Plan& plan) {
                                     to_string(plan.estimates.parameters_active) + " of " +
                                     to_string(plan.estimates.parameters_total) + " parameters");
   return section("Memory of one rank", facts.text());
+}
+
+std::string exchange_text(const Plan& plan) {
+  const ExchangePlan& exchange = plan.exchange;
+  if (plan.ranks.size() == 1) return "";
+  Facts facts;
+  facts.line("strategy", plan.strategy + " over " + plan.deployment.fabric + ", scheduler " + plan.scheduler);
+  if (exchange.rows > 0)
+    facts.line("dispatch", "at most " + to_string(exchange.rows_to_rank) + " rows to one rank, " + to_string(exchange.rows) +
+                               " from all; a row is " + bytes_text(exchange.row_bytes) + " of hidden states and " +
+                               to_string(exchange.choices) + " x (slot, weight); longest message " +
+                               bytes_text(exchange.dispatch_bytes));
+  facts.line("combine", "rows of " + to_string(exchange.width) + " x " + text_of(name_of(plan.recipe.wire)) + "; longest message " +
+                            bytes_text(exchange.combine_bytes));
+  facts.line("memory",
+             bytes_text(exchange.mailboxes) + " of mailboxes on each rank, " + bytes_text(exchange.handles) + " of handles");
+  return section("Exchange", facts.text());
 }
 
 std::string ranks_text(const Plan& plan) {
@@ -290,7 +309,7 @@ std::string choices_text(const Plan& plan) {
 
 std::string Plan::to_text() const {
   return "Motet plan\n" + layer_text(*this) + widths_text(*this) + stages_text(*this) + tail_text(*this) + recipe_text(*this) +
-         workspace_text(*this) + memory_text(*this) + ranks_text(*this) + choices_text(*this) +
+         workspace_text(*this) + memory_text(*this) + exchange_text(*this) + ranks_text(*this) + choices_text(*this) +
          section("Fingerprint", "  " + fingerprint + "\n");
 }
 

@@ -10,8 +10,26 @@ std::string finalize_order(const Draft& draft) {
   if (draft.unfinalized()) return "finalize: none, the caller gets the rows";
   if (draft.deployment.wishes.finalize == Finalize::hook)
     return "finalize: the hook makes t of each row and applies the weight, s = fp32(s + t), k ascending, no contraction";
+  if (draft.strategy != nullptr && draft.strategy->weight_site == WeightSite::combine)
+    return "finalize: none, rows of experts go back as they are";
   if (draft.weight_on_input()) return "finalize: s = fp32(s + y), k ascending, no contraction; the weight is already on the input";
   return "finalize: t = fp32(w*y), s = fp32(s + t), k ascending, no contraction";
+}
+
+std::string combine_order(const Draft& draft) {
+  const std::string wire = "rows come as " + std::string(name_of(draft.wire));
+  switch (draft.strategy->unit) {
+    case RowUnit::none:
+      return "sum over ranks: s = fp32(s + y), ranks ascending from s = 0; " + wire;
+    case RowUnit::whole_batch:
+    case RowUnit::token_rank:
+      return "combine: s = fp32(s + y) over the ranks of a token, ascending from s = 0; " + wire;
+    case RowUnit::token_expert:
+      return std::string("combine: ") +
+             (draft.strategy->weight_site == WeightSite::combine ? "t = fp32(w*y), s = fp32(s + t)" : "s = fp32(s + y)") +
+             ", k ascending from s = 0" + (draft.deployment.tp > 1 ? ", ranks of one k ascending; " : "; ") + wire;
+  }
+  return "";
 }
 
 }  // namespace
@@ -29,12 +47,21 @@ Recipe make_recipe(const Draft& draft, Arithmetic wished) {
   recipe.arithmetic = draft.storage.arithmetic;
   recipe.activation = draft.storage.activation;
   recipe.weight_site = draft.spec.router.weight_site;
+  if (draft.strategy != nullptr) {
+    recipe.wire = draft.wire;
+    if (draft.strategy->weight_site == WeightSite::combine) recipe.weight_site = WeightSite::combine;
+  }
   recipe.sum_order = draft.storage.sum_order;
   recipe.rounding_points = draft.storage.rounding_points;
   recipe.error_bound = draft.storage.quantised.group > 0
                            ? quantised_error_bound(draft.storage.quantised.step)
                            : error_bound_of(draft.deployment.wishes.arithmetic, draft.storage.arithmetic);
   recipe.sum_order.push_back(finalize_order(draft));
+  if (draft.strategy != nullptr) {
+    recipe.sum_order.push_back(combine_order(draft));
+    if (draft.wire != DType::f32)
+      recipe.rounding_points.push_back("wire: each row that comes back once to " + std::string(name_of(draft.wire)));
+  }
   if (draft.weight_on_input())
     recipe.rounding_points.push_back("input: x*w in fp32, then once to " + std::string(name_of(recipe.activation)));
   if (draft.unfinalized()) return recipe;

@@ -41,13 +41,6 @@ struct Split {
   }
 };
 
-void refuse_empty(const Split& split, const char* what, std::vector<Refusal>& out) {
-  if (split.parts > split.units())
-    out.push_back({"tp_exceeds_units", std::string("every tp rank holds at least one unit of the ") + what,
-                   "tp " + to_string(split.parts),
-                   "tp <= " + to_string(split.units()) + " (units of " + to_string(split.unit) + ")"});
-}
-
 }  // namespace
 
 int64_t slice_unit(const Catalog& catalog, const ProjectionSpec& gate_up, const ProjectionSpec& down) {
@@ -59,42 +52,54 @@ int64_t slice_unit(const Catalog& catalog, const ProjectionSpec& gate_up, const 
 }
 
 bool shared_is_sliced(const LayerSpec& spec, const Deployment& deployment) {
-  return deployment.tp > 1 && spec.shared.intermediate > 0 && !spec.latent_norm && spec.router.zero_experts == 0;
+  return deployment.placement == TokenPlacement::replicated && deployment.tp * deployment.ep > 1 && spec.shared.intermediate > 0 &&
+         !spec.latent_norm && spec.router.zero_experts == 0;
 }
 
 Slices make_slices(const LayerSpec& spec, const Deployment& deployment, const Catalog& catalog) {
+  const int64_t all = deployment.tp * deployment.ep;
   const Split experts{.extent = spec.experts, .unit = 1, .parts = deployment.ep};
   const Split routed{.extent = spec.intermediate, .unit = slice_unit(catalog, spec.gate_up, spec.down), .parts = deployment.tp};
   const bool sliced = shared_is_sliced(spec, deployment);
   const Split shared{.extent = spec.shared.intermediate,
                      .unit = sliced ? slice_unit(catalog, spec.shared.gate_up, spec.shared.down) : 1,
-                     .parts = sliced ? deployment.tp : 1};
+                     .parts = sliced ? all : 1};
   Slices slices;
-  refuse_empty(routed, "intermediate dimension", slices.refusals);
-  if (sliced) refuse_empty(shared, "shared intermediate dimension", slices.refusals);
-
   std::string reason = deployment.tp > 1 ? routed.reason() : "whole intermediate dimension";
   if (sliced) reason += "; shared: " + shared.reason();
-  if (!sliced && deployment.tp > 1 && spec.shared.intermediate > 0)
-    reason += "; shared expert whole on every rank: the routed sum is reduced before it is added";
+  if (!sliced && all > 1 && spec.shared.intermediate > 0)
+    reason += deployment.placement == TokenPlacement::sharded
+                  ? "; shared expert whole on every rank, for its own tokens"
+                  : "; shared expert whole on every rank: the routed sum is reduced before it is added";
   if (deployment.ep > 1) reason += "; experts: " + experts.reason();
-  for (int64_t rank = 0; rank < deployment.tp * deployment.ep; ++rank) {
+  for (int64_t rank = 0; rank < all; ++rank) {
     const int64_t ep_rank = rank / deployment.tp, tp_rank = rank % deployment.tp;
-    const Piece mine = experts.piece(ep_rank), part = routed.piece(tp_rank), shared_part = shared.piece(sliced ? tp_rank : 0);
+    const Piece mine = experts.piece(ep_rank), part = routed.piece(tp_rank), shared_part = shared.piece(sliced ? rank : 0);
     slices.ranks.push_back({.rank = rank,
                             .ep_rank = ep_rank,
                             .tp_rank = tp_rank,
                             .expert_begin = mine.begin,
-                            .expert_count = mine.valid,
+                            .expert_count = part.valid > 0 ? mine.valid : 0,
                             .intermediate_begin = part.begin,
                             .intermediate_valid = part.valid,
                             .shared_begin = shared_part.begin,
                             .shared_valid = shared_part.valid,
                             .down_bias = tp_rank == 0,
+                            .shared_bias = !sliced || rank == 0,
                             .reason = reason});
   }
   slices.share = {.experts = experts.largest(), .intermediate = routed.largest(), .shared = shared.largest()};
   return slices;
+}
+
+LayerSpec spec_of_rank(const LayerSpec& spec, const RankSlice& slice) {
+  LayerSpec mine = spec;
+  mine.experts = slice.expert_count;
+  mine.intermediate = slice.intermediate_valid;
+  mine.down.bias = spec.down.bias && slice.down_bias;
+  mine.shared.intermediate = slice.shared_valid;
+  mine.shared.down.bias = spec.shared.down.bias && slice.shared_bias;
+  return mine;
 }
 
 }  // namespace motet

@@ -17,18 +17,21 @@ struct Share {
 struct Slices {
   std::vector<RankSlice> ranks;  ///< intermediate_stored is still 0: the backend's answer fills it in
   Share share;
-  std::vector<Refusal> refusals;  ///< tp_exceeds_units
 };
 
 /// Smallest slice of the intermediate dimension: whole blocks of gate and up rows, whole blocks and runs of codes of down's
 /// columns.
 std::int64_t slice_unit(const Catalog& catalog, const ProjectionSpec& gate_up, const ProjectionSpec& down);
 
-/// True when the tp ranks split the shared expert. A latent norm is not linear, and zero experts are added to a reduced sum: the
-/// routed sum is reduced early there, and only a whole shared expert may be added to it (L5).
+/// True when all ranks split the shared expert: they have the same tokens and one sum over ranks. A latent norm is not linear, and
+/// zero experts are added to a reduced sum: the routed sum is reduced early there, and only a whole shared expert may be added to
+/// it (L5).
 bool shared_is_sliced(const LayerSpec& spec, const Deployment& deployment);
 
-/// Requires inputs that check_inputs passed.
+/// Requires inputs that check_inputs passed. A rank for which no unit is left has no experts: it takes part with nothing.
 Slices make_slices(const LayerSpec& spec, const Deployment& deployment, const Catalog& catalog);
+
+/// The layer as one rank's weights hold it: its experts and slices, biases where it adds them.
+LayerSpec spec_of_rank(const LayerSpec& spec, const RankSlice& slice);
 
 }  // namespace motet

@@ -16,10 +16,12 @@ std::vector<std::int64_t> valid_of(const Plan& plan) {
   return valid;
 }
 
-Plan plan_tp(const LayerSpec& spec, std::int64_t tp, std::int64_t ep = 1, const char* backend = "narrow") {
+Plan plan_tp(const LayerSpec& spec, std::int64_t tp, std::int64_t ep = 1, const char* backend = "narrow",
+             TokenPlacement placement = TokenPlacement::sharded) {
   Deployment deployment = fake::with_backend(backend);
   deployment.tp = tp;
   deployment.ep = ep;
+  deployment.placement = placement;
   return fake::plan(spec, deployment);
 }
 
@@ -80,12 +82,13 @@ TEST(Slices, TheyCoverEveryElementOnce) {
           spec.intermediate = intermediate;
           Deployment deployment = fake::with_backend("wide");
           deployment.tp = tp, deployment.ep = ep;
+          deployment.placement = TokenPlacement::replicated;
           const Slices slices = make_slices(spec, deployment, fake::catalog());
           ASSERT_EQ(static_cast<std::int64_t>(slices.ranks.size()), tp * ep);
           std::int64_t work = 0, shared = 0;
           for (const RankSlice& slice : slices.ranks) {
             work += slice.expert_count * slice.intermediate_valid;
-            if (slice.ep_rank == 0) shared += slice.shared_valid;
+            shared += slice.shared_valid;
             if (slice.tp_rank > 0) {
               const RankSlice& before = slices.ranks[static_cast<std::size_t>(slice.rank - 1)];
               EXPECT_EQ(slice.intermediate_begin, before.intermediate_begin + before.intermediate_valid);
@@ -119,14 +122,14 @@ TEST(Slices, MoreRanksThanExpertsLeavesEmptyRanks) {
   EXPECT_EQ(plan.ranks[5].expert_count, 0);
 }
 
-TEST(Slices, MoreTpRanksThanUnitsIsRefused) {
+TEST(Slices, ATpRankForWhichNoUnitIsLeftHasNoExperts) {
   LayerSpec spec = fake::gpt_oss();
   spec.intermediate = 64;
-  Deployment deployment;
-  deployment.tp = 3;
-  const PlanResult result = fake::try_plan(spec, deployment);
-  EXPECT_FALSE(result.plan);
-  EXPECT_TRUE(fake::has_code(result.refusals, "tp_exceeds_units"));
+  const Plan plan = plan_tp(spec, 3, 2);
+  EXPECT_EQ(valid_of(plan), (std::vector<std::int64_t>{32, 32, 0, 32, 32, 0}));
+  EXPECT_EQ(plan.ranks[2].expert_count, 0);
+  EXPECT_EQ(plan.ranks[5].expert_count, 0);
+  EXPECT_EQ(plan.ranks[4].expert_count, 16);
 }
 
 TEST(Slices, DownBiasIsAddedByExactlyOneTpRankOfEachExpert) {
@@ -137,16 +140,36 @@ TEST(Slices, DownBiasIsAddedByExactlyOneTpRankOfEachExpert) {
               1);
 }
 
-TEST(Slices, TheSharedExpertIsSlicedByItsOwnUnitUnlessANormForbidsIt) {
+TEST(Slices, TheSharedExpertOfReplicatedTokensIsSlicedByItsOwnUnitUnlessANormForbidsIt) {
   LayerSpec spec = fake::nemotron(1024);
   spec.shared.gate_up = spec.shared.down = fake::projection("fp8_block");
-  const Plan sliced = plan_tp(spec, 2, 1, "wide");
-  EXPECT_EQ(sliced.ranks[0].shared_valid, 15 * 128);
-  EXPECT_EQ(sliced.ranks[1].shared_valid, 14 * 128);
+  spec.shared.down.bias = true;
+  for (const auto& [tp, ep] : {std::pair<std::int64_t, std::int64_t>{2, 1}, {1, 2}}) {
+    const Plan sliced = plan_tp(spec, tp, ep, "wide", TokenPlacement::replicated);
+    EXPECT_EQ(sliced.ranks[0].shared_valid, 15 * 128);
+    EXPECT_EQ(sliced.ranks[1].shared_valid, 14 * 128);
+    EXPECT_TRUE(sliced.ranks[0].shared_bias);
+    EXPECT_FALSE(sliced.ranks[1].shared_bias) << "the sum over ranks has it once";
+  }
+  const Plan sharded = plan_tp(spec, 2, 1, "wide");
   spec.latent_norm = true;
-  const Plan whole = plan_tp(spec, 2, 1, "wide");
-  for (const RankSlice& slice : whole.ranks) EXPECT_EQ(slice.shared_valid, 3712);
-  EXPECT_NE(whole.ranks[0].reason.find("shared expert whole on every rank"), std::string::npos);
+  const Plan normed = plan_tp(spec, 2, 1, "wide", TokenPlacement::replicated);
+  for (const Plan* whole : {&sharded, &normed}) {
+    for (const RankSlice& slice : whole->ranks) EXPECT_EQ(slice.shared_valid, 3712);
+    EXPECT_TRUE(whole->ranks[1].shared_bias);
+    EXPECT_NE(whole->ranks[0].reason.find("shared expert whole on every rank"), std::string::npos);
+  }
+}
+
+TEST(Slices, TheSpecOfARankIsItsPart) {
+  LayerSpec spec = fake::gpt_oss();
+  const Plan plan = plan_tp(spec, 2, 3);
+  const LayerSpec mine = spec_of_rank(spec, plan.ranks[3]);
+  EXPECT_EQ(mine.experts, 11);
+  EXPECT_EQ(mine.intermediate, 1440);
+  EXPECT_FALSE(mine.down.bias) << "the other tp rank adds it";
+  EXPECT_TRUE(mine.gate_up.bias);
+  EXPECT_TRUE(spec_of_rank(spec, plan.ranks[2]).down.bias);
 }
 
 }  // namespace

@@ -64,7 +64,9 @@ void check_sizes(const LayerSpec& spec, const Deployment& deployment, Refusals& 
     int64_t value;
   };
   const int64_t scored = std::min(spec.experts, kLargestSize) + std::min(spec.router.zero_experts, kLargestSize);
-  const int64_t rows = bounded_product({deployment.tokens, spec.top_k});
+  const bool all_to_one = deployment.placement == TokenPlacement::sharded;  // every rank's tokens may need the experts of one
+  const int64_t rows =
+      bounded_product({deployment.tokens, spec.top_k, all_to_one ? bounded_product({deployment.tp, deployment.ep}) : 1});
   constexpr int64_t kIds = std::numeric_limits<std::int32_t>::max();
   if (rows > kIds)
     out.push_back({"too_many_rows", "rows of a forward are numbered in 32 bits",
@@ -235,7 +237,8 @@ void check_deployment(const Deployment& deployment, Refusals& out) {
     out.push_back(
         {"memory_limit", "the memory limit counts bytes; 0 = what the machine has", to_string(deployment.memory_limit), ">= 0"});
   const Wishes& wishes = deployment.wishes;
-  if (name_of(wishes.arithmetic) == "?" || name_of(wishes.residence) == "?" || name_of(wishes.finalize) == "?")
+  if (name_of(wishes.arithmetic) == "?" || name_of(wishes.residence) == "?" || name_of(wishes.finalize) == "?" ||
+      name_of(deployment.placement) == "?")
     out.push_back({"wish_out_of_range", "a wish is one of its enumerators", "a number outside the enumeration",
                    "an enumerator of motet/spec.h"});
 }
@@ -247,6 +250,12 @@ std::vector<Refusal> check_inputs(const LayerSpec& spec, const Deployment& deplo
   check_deployment(deployment, out);
   check_extents(spec, deployment, out);
   if (!out.empty()) return out;  // every later rule divides or multiplies extents
+  if (catalog.fabric(deployment.fabric) == nullptr) {
+    std::vector<std::string> known;
+    for (const FabricTraits& fabric : catalog.fabrics) known.emplace_back(fabric.name);
+    out.push_back(
+        {"fabric_unknown", "a fabric must be one that this build has", quoted(deployment.fabric), "one of: " + join(known)});
+  }
   check_sizes(spec, deployment, out);
   if (!out.empty()) return out;
   check_activation("routed", spec.activation, out);

@@ -22,8 +22,8 @@ TensorType list(const char* name, DType dtype, int64_t count, RowRule rule) {
 
 /// Every tensor of the layer, once.
 struct Tensors {
-  TensorType hidden_states, logits, top_k_index, top_k_weights, counts, row_of, token_of, x, latent_x, permuted, act, rows, routed,
-      routed_x, routed_out, shared_act, shared_out, output;
+  TensorType hidden_states, logits, top_k_index, top_k_weights, counts, row_of, token_of, x, latent_x, permuted, act, rows, partial,
+      routed, routed_x, routed_out, shared_act, shared_out, output;
 };
 
 Tensors make_tensors(const Draft& draft) {
@@ -37,13 +37,14 @@ Tensors make_tensors(const Draft& draft) {
       .top_k_index = matrix("top_k_index", DType::i32, tokens, spec.top_k),
       .top_k_weights = matrix("top_k_weights", DType::f32, tokens, spec.top_k),
       .counts = list("counts", DType::i64, draft.share.experts + 1, RowRule::all_valid),
-      .row_of = matrix("row_of", DType::i32, tokens, spec.top_k),
+      .row_of = matrix("row_of", DType::i32, draft.mapped(), draft.choices()),
       .token_of = list("token_of", DType::i32, rows, RowRule::up_to_count),
       .x = padded("x", act, tokens, {spec.hidden, storage.hidden}, RowRule::all_valid),
       .latent_x = matrix("latent_x", DType::f32, tokens, spec.latent),
       .permuted = padded("permuted", act, rows, {width, draft.stored_dispatch()}, RowRule::up_to_count),
       .act = padded("act", act, rows, {draft.share.intermediate, storage.intermediate}, RowRule::up_to_count),
       .rows = padded("rows", DType::f32, rows, {width, storage.rows_width}, RowRule::up_to_count),
+      .partial = matrix("partial", DType::f32, draft.mapped(), width),
       .routed = matrix("routed", DType::f32, tokens, width),
       .routed_x = padded("routed_x", act, tokens, {spec.latent, storage.latent}, RowRule::all_valid),
       .routed_out = matrix("routed_out", DType::f32, tokens, spec.hidden),
@@ -83,13 +84,18 @@ std::vector<Stage> make_stages(const Draft& draft) {
   append(stages, {StageId::input, "caller"}, {}, {t.hidden_states});
   if (shared) append(stages, {StageId::shared, "backend"}, {t.hidden_states}, {t.x, t.shared_act, t.shared_out});
   append(stages, {StageId::route, "routing"}, {t.hidden_states}, {t.logits, t.top_k_index, t.top_k_weights});
-  append(stages, {StageId::map, "runtime"}, {t.top_k_index}, {t.counts, t.row_of, t.token_of});
+  if (!draft.dispatches()) append(stages, {StageId::map, "runtime"}, {t.top_k_index}, {t.counts, t.row_of, t.token_of});
   if (latent && shared) append(stages, {StageId::latent_in, "backend"}, {t.x}, {t.latent_x});
   if (latent && !shared) append(stages, {StageId::latent_in, "backend"}, {t.hidden_states}, {t.x, t.latent_x});
-  std::vector<TensorType> prepared_from{latent ? t.latent_x : t.hidden_states, t.token_of};
-  if (draft.weight_on_input()) prepared_from.insert(prepared_from.end(), {t.row_of, t.top_k_weights});
-  append(stages, {StageId::prepare, "backend"}, std::move(prepared_from), {t.permuted});
-  if (draft.ranks() > 1) append(stages, {StageId::dispatch, "strategy"}, {t.permuted, t.counts}, {t.permuted, t.counts});
+  const TensorType& experts_read = latent ? t.latent_x : t.hidden_states;
+  if (draft.dispatches()) {  // rows that come are mapped and prepared here
+    append(stages, {StageId::dispatch, "strategy"}, {experts_read, t.top_k_index, t.top_k_weights},
+           {t.counts, t.row_of, t.token_of, t.permuted});
+  } else {
+    std::vector<TensorType> prepared_from{experts_read, t.token_of};
+    if (draft.weight_on_input()) prepared_from.insert(prepared_from.end(), {t.row_of, t.top_k_weights});
+    append(stages, {StageId::prepare, "backend"}, std::move(prepared_from), {t.permuted});
+  }
   std::vector<TensorType> made{t.act, t.rows};
   for (QuantisedTensor& tensor : quantised_tensors(draft)) made.push_back(std::move(tensor.type));
   append(stages, {StageId::experts, "backend"}, {t.permuted, t.counts}, std::move(made));
@@ -98,11 +104,12 @@ std::vector<Stage> make_stages(const Draft& draft) {
     return stages;
   }
   std::vector<TensorType> finalized_from{t.rows, t.row_of};
-  if (!draft.weight_on_input()) finalized_from.push_back(t.top_k_weights);
-  if (draft.deployment.wishes.finalize == Finalize::hook) finalized_from.insert(finalized_from.end(), {t.top_k_index, t.token_of});
+  if (!draft.weight_on_input() && !draft.dispatches()) finalized_from.push_back(t.top_k_weights);
+  if (draft.deployment.wishes.finalize == Finalize::hook && !draft.dispatches())
+    finalized_from.insert(finalized_from.end(), {t.top_k_index, t.token_of});
   append(stages, {StageId::finalize, draft.deployment.wishes.finalize == Finalize::hook ? "hook" : "runtime"},
-         std::move(finalized_from), {t.routed});
-  if (draft.ranks() > 1) append(stages, {StageId::combine, "strategy"}, {t.routed}, {t.routed});
+         std::move(finalized_from), {draft.dispatches() ? t.partial : t.routed});
+  if (draft.dispatches()) append(stages, {StageId::combine, "strategy"}, {t.partial, t.top_k_weights}, {t.routed});
   append_tail(stages, draft, t);
   return stages;
 }

@@ -103,7 +103,7 @@ const char* broken_rule(TailOp op, const State& state, const Progress& progress,
 TailFacts tail_facts(const Draft& draft) {
   return {.spec = draft.spec,
           .stored_width = draft.storage.rows_width,
-          .reduced = draft.deployment.tp == 1,
+          .reduced = draft.ranks() == 1 || draft.deployment.placement == TokenPlacement::sharded,
           .shared_sliced = shared_is_sliced(draft.spec, draft.deployment)};
 }
 

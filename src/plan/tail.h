@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tail: what happens to the combined rows until they are the output, as a program that can be checked (L5).
 //
-// State: the width, whether the sum over the tp ranks is done (reduced), whether the routed scale is applied (scaled). The sum over
-// ep ranks is the combine stage's. A stored width larger than the true one is cut first; finalize does it while it sums, without a
-// copy.
+// State: the width, whether the sum over ranks is done (reduced), whether the routed scale is applied (scaled). Where rows are
+// dispatched, that sum is the combine stage's. A stored width larger than the true one is cut first; finalize does it while it
+// sums, without a copy.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ namespace motet {
 struct TailFacts {
   const LayerSpec& spec;
   std::int64_t stored_width = 0;  ///< of the rows that finalize sums
-  bool reduced = true;            ///< false when tp ranks hold partial sums
+  bool reduced = true;            ///< false when ranks hold partial sums: replicated tokens
   bool shared_sliced = false;     ///< the shared expert's output is a partial sum too
 };
 

@@ -68,6 +68,7 @@ TEST(L5, EveryPlannedTailPassesItsCheck) {
             }
             Deployment deployment = fake::with_backend(backend);
             deployment.tp = tp;
+            deployment.placement = TokenPlacement::replicated;
             const PlanResult result = fake::try_plan(spec, deployment);
             ASSERT_TRUE(result.plan) << result.refusals.front().rule;
             EXPECT_EQ(check_tail(result.plan->tail, {.spec = spec,

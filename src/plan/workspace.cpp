@@ -29,15 +29,16 @@ void need(std::vector<Area>& areas, AreaId id, int64_t bytes, const Life& life) 
 }
 
 void need_routing(const Draft& draft, std::vector<Area>& areas) {
-  const int64_t choices = bounded_product({draft.rows(), 4});
+  const int64_t choices = bounded_product({draft.tokens, draft.spec.top_k, 4});
+  const StageId mapped_at = draft.dispatches() ? StageId::dispatch : StageId::map;
   const StageId chosen_until = draft.unfinalized() || draft.adds_zero_experts() ? StageId::tail : StageId::combine;
   const StageId rows_until = draft.unfinalized() ? StageId::tail : StageId::finalize;
   need(areas, AreaId::logits, bounded_product({draft.tokens, draft.scored(), 4}), {StageId::route, StageId::route});
   need(areas, AreaId::top_k_index, choices, {StageId::route, chosen_until});
   need(areas, AreaId::top_k_weights, choices, {StageId::route, chosen_until});
-  need(areas, AreaId::counts, bounded_product({draft.share.experts + 1, 8}), {StageId::map, StageId::finalize});
-  need(areas, AreaId::row_of, choices, {StageId::map, rows_until});
-  need(areas, AreaId::token_of, choices, {StageId::map, StageId::finalize});
+  need(areas, AreaId::counts, bounded_product({draft.share.experts + 1, 8}), {mapped_at, StageId::finalize});
+  need(areas, AreaId::row_of, bounded_product({draft.mapped(), draft.choices(), 4}), {mapped_at, rows_until});
+  need(areas, AreaId::token_of, bounded_product({draft.rows(), 4}), {mapped_at, StageId::finalize});
 }
 
 /// The shared expert may run at any stage from its own to that of the routed experts.
@@ -54,20 +55,25 @@ void need_shared(const Draft& draft, int64_t element, std::vector<Area>& areas) 
 
 void need_experts(const Draft& draft, int64_t element, std::vector<Area>& areas) {
   const int64_t rows = draft.rows();
-  need(areas, AreaId::permuted, bounded_product({rows, draft.stored_dispatch(), element}), {StageId::prepare, StageId::experts});
+  need(areas, AreaId::permuted, bounded_product({rows, draft.stored_dispatch(), element}),
+       {draft.dispatches() ? StageId::dispatch : StageId::prepare, StageId::experts});
   need(areas, AreaId::act, bounded_product({rows, draft.storage.intermediate, element}), {StageId::experts, StageId::experts});
   for (const QuantisedTensor& tensor : quantised_tensors(draft))
     need(areas, tensor.area, stored_bytes(tensor.type), {StageId::experts, StageId::experts});
   need(areas, AreaId::rows, bounded_product({rows, draft.storage.rows_width, 4}),
        {StageId::experts, draft.unfinalized() ? StageId::tail : StageId::finalize});
+  if (draft.dispatches())
+    need(areas, AreaId::partial, bounded_product({draft.mapped(), draft.spec.dispatch_width(), 4}),
+         {StageId::finalize, StageId::combine});
   if (!draft.unfinalized())
     need(areas, AreaId::routed, bounded_product({draft.tokens, draft.spec.dispatch_width(), 4}),
-         {StageId::finalize, StageId::tail});
+         {draft.dispatches() ? StageId::combine : StageId::finalize, StageId::tail});
 }
 
 void need_latent(const Draft& draft, int64_t element, std::vector<Area>& areas) {
   if (!draft.has_latent()) return;
-  need(areas, AreaId::latent_x, bounded_product({draft.tokens, draft.spec.latent, 4}), {StageId::latent_in, StageId::prepare});
+  need(areas, AreaId::latent_x, bounded_product({draft.tokens, draft.spec.latent, 4}),
+       {StageId::latent_in, draft.dispatches() ? StageId::dispatch : StageId::prepare});
   if (draft.unfinalized()) return;
   need(areas, AreaId::routed_x, bounded_product({draft.tokens, draft.storage.latent, element}), {StageId::tail, StageId::tail});
   need(areas, AreaId::routed_out, bounded_product({draft.tokens, draft.spec.hidden, 4}), {StageId::tail, StageId::tail});
@@ -112,7 +118,7 @@ std::optional<std::string> check_tensor(const Workspace& workspace, const Stage&
 std::vector<Area> needed_areas(const Draft& draft) {
   const int64_t element = bits_of(draft.storage.activation) / 8;
   std::vector<Area> areas;
-  areas.reserve(22);
+  areas.reserve(23);
   need_routing(draft, areas);
   need_shared(draft, element, areas);
   need_experts(draft, element, areas);

@@ -134,7 +134,8 @@ double sums_bound(const Plan& run) noexcept {
   std::int64_t terms = spec.dispatch_width() + spec.intermediate + spec.top_k;
   if (spec.latent > 0) terms += spec.hidden + 2 * spec.latent;
   if (spec.shared.intermediate > 0) terms += spec.hidden + spec.shared.intermediate;
-  return std::min(run.recipe.error_bound, 8 * 0x1p-24 * std::sqrt(static_cast<double>(terms) / 6));
+  const double wire = run.ranks.size() > 1 ? output_rounding(run.recipe.wire) : 0;  // of each row that comes back
+  return std::min(run.recipe.error_bound, 8 * 0x1p-24 * std::sqrt(static_cast<double>(terms) / 6) + wire);
 }
 
 CheckReport check_forward(const Plan& run, const std::shared_ptr<const LayerWeights>& weights, const ForwardInput& input,

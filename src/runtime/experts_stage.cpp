@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "runtime/layer_impl.h"
 #include "runtime/parallel.h"
 
@@ -16,6 +18,10 @@ void LayerImpl::prepare_x(const Call& call) noexcept {
 void LayerImpl::run_shared(const Call& call) noexcept {
   if (areas_.shared_out == nullptr) return;
   prepare_x(call);
+  if (slice_.shared_valid == 0) {  // no unit was left for this rank
+    std::fill_n(areas_.shared_out, call.tokens * extents_.hidden, 0.0f);
+    return;
+  }
   shared_rows_[1] = call.tokens;
   backend_->run_shared(ExpertBatch{.x = areas_.x,
                                    .x_stride = extents_.x_stride(),
@@ -69,7 +75,7 @@ void LayerImpl::run_experts(const Call&) noexcept {
   backend_->run_experts(ExpertBatch{.x = areas_.permuted,
                                     .x_stride = extents_.permuted_stride(),
                                     .first_row = areas_.first_row,
-                                    .slots = extents_.experts,
+                                    .slots = slice_.expert_count,
                                     .act = areas_.act,
                                     .act_stride = extents_.act_stride(),
                                     .rows = areas_.rows,

@@ -50,6 +50,7 @@ Areas areas_of(const Plan& plan, std::byte* workspace) {
   place(AreaId::act_scales, areas.act_scales);
   place(AreaId::linear_scales, areas.linear_scales);
   place(AreaId::rows, areas.rows);
+  place(AreaId::partial, areas.partial);
   place(AreaId::routed, areas.routed);
   place(AreaId::routed_x, areas.routed_x);
   place(AreaId::routed_out, areas.routed_out);

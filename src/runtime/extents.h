@@ -47,6 +47,7 @@ struct Areas {
   std::byte *act_codes = nullptr, *act_scales = nullptr;
   std::byte* linear_scales = nullptr;
   float* rows = nullptr;
+  float* partial = nullptr;
   float* routed = nullptr;
   std::byte* routed_x = nullptr;
   float* routed_out = nullptr;

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "comm/exchange.h"
 #include "motet/layer.h"
 
 namespace motet {
@@ -13,11 +15,14 @@ namespace motet {
 struct FinalizeArgs {
   float* rows = nullptr;  ///< fp32 [row count, rows_stride], `width` of them valid; the row hook changes them
   std::int64_t rows_stride = 0, width = 0, top_k = 0;
-  const std::int32_t* row_of = nullptr;  ///< [tokens, top_k]; -1 = skipped by index (L8)
-  const std::int32_t* expert = nullptr;  ///< [tokens, top_k]
-  const float* weight = nullptr;         ///< [tokens, top_k]
-  bool weigh = true;                     ///< false: the weight was applied at another site (L14), rows are summed as they are
-  RowHook hook = nullptr;                ///< applies the weight itself
+  const std::int32_t* row_of = nullptr;      ///< [tokens, top_k]; -1 = skipped by index (L8)
+  const std::int32_t* expert = nullptr;      ///< [tokens, top_k]
+  const float* weight = nullptr;             ///< [tokens, top_k]
+  std::int64_t rank = 0;                     ///< whose tokens these are, for the hook
+  std::span<const SourceRows> sources = {};  ///< or where the rows came from that stand for tokens here; see token_choices
+  std::int64_t token_choices = 0;            ///< of a token on its own rank; a row that came may carry one of them only
+  bool weigh = true;                         ///< false: the weight was applied at another site (L14), rows are summed as they are
+  RowHook hook = nullptr;                    ///< applies the weight itself
   void* hook_context = nullptr;
   float* routed = nullptr;  ///< out fp32 [tokens, width], contiguous
 };

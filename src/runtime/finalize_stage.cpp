@@ -12,10 +12,10 @@ Unfinalized LayerImpl::triple(const Call& call) const noexcept {
                      .row_stride = extents_.rows_stored,
                      .width = extents_.dispatch,
                      .row_of = areas_.row_of,
-                     .expert = areas_.index,
-                     .weight = areas_.weights,
-                     .tokens = call.tokens,
-                     .top_k = extents_.top_k};
+                     .expert = call.slot,
+                     .weight = call.weight,
+                     .tokens = call.mapped,
+                     .top_k = call.choices};
 }
 
 RunStatus LayerImpl::finalize(const Call& call) noexcept {
@@ -23,34 +23,38 @@ RunStatus LayerImpl::finalize(const Call& call) noexcept {
     *call.output.unfinalized = triple(call);
     return {};
   }
+  float* const sums = dispatches() ? areas_.partial : areas_.routed;
   if (hooks_.batch != nullptr) {
-    const HookExtent wrote = hooks_.batch(hooks_.context, triple(call), areas_.routed);
-    if (wrote.rows == call.tokens && wrote.cols == extents_.dispatch) return {};
+    const HookExtent wrote = hooks_.batch(hooks_.context, triple(call), sums);
+    if (wrote.rows == call.mapped && wrote.cols == extents_.dispatch) return {};
     return make_status(ErrorCode::hook_mismatch,
                        "a batch hook must return the extent [%lld, %lld] it had to write, but it returned [%lld, %lld]; write "
                        "every row at its true width",
-                       static_cast<long long>(call.tokens), static_cast<long long>(extents_.dispatch),
+                       static_cast<long long>(call.mapped), static_cast<long long>(extents_.dispatch),
                        static_cast<long long>(wrote.rows), static_cast<long long>(wrote.cols));
   }
   const FinalizeArgs args{.rows = areas_.rows,
                           .rows_stride = extents_.rows_stored,
                           .width = extents_.dispatch,
-                          .top_k = extents_.top_k,
+                          .top_k = call.choices,
                           .row_of = areas_.row_of,
-                          .expert = areas_.index,
-                          .weight = areas_.weights,
+                          .expert = call.slot,
+                          .weight = call.weight,
+                          .rank = slice_.rank,
+                          .sources = dispatches() ? exchange_->received().sources : std::span<const SourceRows>{},
+                          .token_choices = extents_.top_k,
                           .weigh = plan_.recipe.weight_site != WeightSite::input,
                           .hook = hooks_.row,
                           .hook_context = hooks_.context,
-                          .routed = areas_.routed};
-  for_each_block(*executor_, call.tokens, grain_of(extents_.dispatch * extents_.top_k),
+                          .routed = sums};
+  for_each_block(*executor_, call.mapped, grain_of(extents_.dispatch * call.choices),
                  [&](std::int64_t begin, std::int64_t end, int) noexcept { finalize_tokens(args, begin, end); });
   return {};
 }
 
-/// The plan's tail: token-wise steps in runs, the output projection of a latent layer in between.
-void LayerImpl::run_tail(const Call& call) noexcept {
-  if (plan_.deployment.wishes.finalize == Finalize::unfinalized) return;
+/// The plan's tail: token-wise steps in runs, the output projection of a latent layer and the sum over ranks in between.
+RunStatus LayerImpl::run_tail(const Call& call) noexcept {
+  if (plan_.deployment.wishes.finalize == Finalize::unfinalized) return {};
   TailArgs args{.value = areas_.routed,
                 .width = extents_.dispatch,
                 .routed_scale = static_cast<float>(plan_.spec.router.scale),
@@ -86,13 +90,20 @@ void LayerImpl::run_tail(const Call& call) noexcept {
       ++first;
       continue;
     }
+    if (tail[first].op == TailOp::reduce) {
+      begin_step(&call);
+      if (const RunStatus status = reduce(args.value); !status.ok()) return status;
+      ++first;
+      continue;
+    }
     std::size_t last = first;
-    while (last < tail.size() && tail[last].op != TailOp::latent_out) ++last;
+    while (last < tail.size() && tail[last].op != TailOp::latent_out && tail[last].op != TailOp::reduce) ++last;
     const std::span<const TailStep> steps(tail.data() + first, last - first);
     for_each_block(*executor_, call.tokens, grain_of(args.width * static_cast<std::int64_t>(steps.size())),
                    [&](std::int64_t begin, std::int64_t end, int) noexcept { run_tail_steps(args, steps, begin, end); });
     first = last;
   }
+  return {};
 }
 
 }  // namespace motet

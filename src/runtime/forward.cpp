@@ -16,15 +16,22 @@ double seconds_since(Clock::time_point begin) noexcept { return std::chrono::dur
 RunStatus LayerImpl::forward(const ForwardInput& input, const ForwardOutput& output) noexcept {
   const DefaultFpState fp_state;
   const Clock::time_point begin = Clock::now();
-  if (RunStatus status = check_forward_arguments(plan_, extents_, *weights_, input, output); !status.ok()) return status;
-  if (RunStatus status = weights_->verify_unchanged(); !status.ok()) return status;
-
+  step_begun_ = false;
+  RunStatus status = check_forward_arguments(plan_, extents_, *weights_, input, output);
+  if (status.ok()) status = weights_->verify_unchanged();
+  if (!status.ok()) {
+    leave_step();
+    return status;
+  }
   Call call{.input = input, .output = output, .tokens = input.hidden_states.rows};
   call.ran_router = input.top_k_index == nullptr && input.router_logits.data == nullptr && weights_->router.codes != nullptr;
   stats_ = {};
   stats_.seconds[static_cast<int>(StageId::input)] = seconds_since(begin);
   if (poison_ != nullptr) poison_->before_forward();
-  if (RunStatus status = run_stages(call); !status.ok()) return status;
+  if (status = run_stages(call); !status.ok()) {
+    leave_step();
+    return status;
+  }
   count_work(call);
   stats_.total_seconds = seconds_since(begin);
   return {};
@@ -40,28 +47,36 @@ void LayerImpl::leave(StageId stage) noexcept {
   if (poison_ != nullptr) poison_->leave(stage);
 }
 
-/// The stages of docs/architecture.md, in order, each run whatever the number of tokens (L9). Dispatch and combine carry nothing on
-/// one rank.
+/// The stages of docs/architecture.md, in order, each run whatever the number of tokens (L9). Where ranks dispatch, rows are mapped
+/// and prepared where they come.
 RunStatus LayerImpl::run_stages(Call& call) noexcept {
+  RunStatus status;
   const auto stage = [&](StageId id, auto&& body) noexcept {
     enter(id);
     body();
     leave(id);
   };
-  RunStatus status;
+  call.mapped = call.tokens;
+  call.choices = extents_.top_k;
+  call.slot = areas_.index;
+  call.weight = areas_.weights;
   stage(StageId::shared, [&] { run_shared(call); });
   stage(StageId::route, [&] { route(call); });
-  stage(StageId::map, [&] { map_to_rows(call); });
+  if (!dispatches()) stage(StageId::map, [&] { map_to_rows(call); });
   stage(StageId::latent_in, [&] { latent_in(call); });
-  stage(StageId::prepare, [&] { prepare(call); });
-  stage(StageId::dispatch, [] {});
+  if (dispatches())
+    stage(StageId::dispatch, [&] { status = dispatch(call); });
+  else
+    stage(StageId::prepare, [&] { prepare(call); });
+  if (!status.ok()) return status;
   if (status = check_padding(call); !status.ok()) return status;
   stage(StageId::experts, [&] { run_experts(call); });
   stage(StageId::finalize, [&] { status = finalize(call); });
   if (!status.ok()) return status;
-  stage(StageId::combine, [] {});
-  stage(StageId::tail, [&] { run_tail(call); });
-  return check_canaries();
+  if (dispatches()) stage(StageId::combine, [&] { status = combine(call); });
+  if (!status.ok()) return status;
+  stage(StageId::tail, [&] { status = run_tail(call); });
+  return status.ok() ? check_canaries() : status;
 }
 
 /// Experts read the padding of their rows as part of a reduction: it is zero (L4). Checked in poisoned layers only.
@@ -87,23 +102,24 @@ RunStatus LayerImpl::check_canaries() const noexcept {
 std::vector<ByteSpan> LayerImpl::weights_read() const {
   const bool any = stats_.tokens > 0;
   const ByteSpan packed = any ? backend_->packed_weights() : ByteSpan{};
-  return spans_read(*weights_, {.expert_rows = load_.data(),
-                                .packed = packed,
-                                .shared = any && areas_.shared_out != nullptr,
-                                .router = any && ran_router_,
-                                .latent_in = any && extents_.latent > 0,
-                                .latent_out = any && areas_.routed_out != nullptr});
+  return spans_read(*rank_weights_, {.expert_rows = load_.data() + slice_.expert_begin,
+                                     .packed = packed,
+                                     .shared = any && areas_.shared_out != nullptr,
+                                     .router = any && ran_router_,
+                                     .latent_in = any && extents_.latent > 0,
+                                     .latent_out = any && areas_.routed_out != nullptr});
 }
 
 void LayerImpl::count_work(const Call& call) noexcept {
   stats_.tokens = call.tokens;
   ran_router_ = call.ran_router;
   stats_.rows = call.rows;
-  for (std::size_t e = 0; e < load_.size(); ++e) {
-    if (load_[e] == 0) continue;
+  for (std::size_t e = 0; e < costs_.expert_bytes.size(); ++e) {
+    if (load_[static_cast<std::size_t>(slice_.expert_begin) + e] == 0) continue;
     ++stats_.experts_used;
     stats_.weight_bytes += costs_.expert_bytes[e];
   }
+  if (exchange_ != nullptr) count_exchange();
   stats_.flops = costs_.expert_flops * static_cast<double>(call.rows);
   if (call.tokens == 0) return;
   const auto tokens = static_cast<double>(call.tokens);

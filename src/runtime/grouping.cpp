@@ -6,14 +6,27 @@
 #include "motet/types.h"
 
 namespace motet {
+namespace {
+
+/// A choice's slot counted from the first one held here; -1 = it has no row.
+std::int64_t held(const Grouping& grouping, std::int64_t choice) noexcept {
+  const std::int64_t slot = grouping.slot[choice] - grouping.first_slot;
+  return grouping.slot[choice] >= 0 && slot >= 0 && slot < grouping.slots ? slot : -1;
+}
+
+}  // namespace
+
+std::int64_t count_rows(const Grouping& grouping) noexcept {
+  std::int64_t rows = 0;
+  for (std::int64_t choice = 0; choice < grouping.tokens * grouping.top_k; ++choice) rows += held(grouping, choice) >= 0 ? 1 : 0;
+  return rows;
+}
 
 std::int64_t group_by_slot(const Grouping& grouping) noexcept {
   const std::int64_t choices = grouping.tokens * grouping.top_k;
-  const auto has_row = [&](std::int64_t choice) { return grouping.slot[choice] >= 0 && grouping.slot[choice] < grouping.slots; };
-
   std::fill_n(grouping.load, grouping.slots, std::int64_t{0});
   for (std::int64_t choice = 0; choice < choices; ++choice)
-    if (has_row(choice)) ++grouping.load[grouping.slot[choice]];
+    if (const std::int64_t slot = held(grouping, choice); slot >= 0) ++grouping.load[slot];
 
   std::int64_t rows = 0;
   for (std::int64_t slot = 0; slot < grouping.slots; ++slot) {
@@ -25,8 +38,9 @@ std::int64_t group_by_slot(const Grouping& grouping) noexcept {
   // first_row[slot] serves as the cursor of its slot and ends at the first row of the next one; then it is shifted back.
   for (std::int64_t choice = 0; choice < choices; ++choice) {
     grouping.row_of[choice] = kAbsent;
-    if (!has_row(choice)) continue;
-    const std::int64_t row = grouping.first_row[grouping.slot[choice]]++;
+    const std::int64_t slot = held(grouping, choice);
+    if (slot < 0) continue;
+    const std::int64_t row = grouping.first_row[slot]++;
     grouping.row_of[choice] = static_cast<std::int32_t>(row);
     grouping.token_of[row] = static_cast<std::int32_t>(choice / grouping.top_k);
   }

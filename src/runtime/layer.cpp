@@ -10,6 +10,7 @@
 #include "runtime/environment.h"
 #include "runtime/guarded_executor.h"
 #include "runtime/layer_impl.h"
+#include "runtime/rank_weights.h"
 
 namespace motet {
 namespace {
@@ -51,27 +52,62 @@ void check_hooks(const Plan& plan, const Hooks& hooks) {
 }  // namespace
 
 std::unique_ptr<Layer> Layer::create(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks,
-                                     Executor* executor) {
-  return create_layer(plan, std::move(weights), hooks, executor, LayerOptions{.poison = poison_wished()});
+                                     Executor* executor, std::shared_ptr<Group> group) {
+  return create_layer(plan, std::move(weights), hooks, executor, LayerOptions{.poison = poison_wished()}, std::move(group));
 }
 
 std::unique_ptr<Layer> create_layer(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks,
-                                    Executor* executor, const LayerOptions& options) {
-  check_plan(plan);
-  check_hooks(plan, hooks);
-  if (weights == nullptr)
-    throw Error(ErrorCode::invalid_argument, "a layer needs weights, but null was given; load them or make synthetic ones");
-  return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options);
+                                    Executor* executor, const LayerOptions& options, std::shared_ptr<Group> group) {
+  const auto ranks = static_cast<int>(plan.ranks.size()), members = group == nullptr ? 1 : group->ranks();
+  const std::string fabric = members == 1 ? plan.deployment.fabric : group->fabric();
+  const auto check = [&] {
+    if (ranks != members)
+      throw Error(ErrorCode::invalid_argument, "a plan of " + std::to_string(ranks) +
+                                                   " ranks needs a group of as many, but the group has " + std::to_string(members) +
+                                                   "; plan with tp * ep = " + std::to_string(members));
+    if (plan.deployment.fabric != fabric)
+      throw Error(ErrorCode::invalid_argument, "a plan must be made for the fabric of its group, but it is for " +
+                                                   plan.deployment.fabric + " and the group is of " + fabric +
+                                                   "; plan with fabric = " + fabric);
+    check_plan(plan);
+    check_hooks(plan, hooks);
+    if (weights == nullptr)
+      throw Error(ErrorCode::invalid_argument, "a layer needs weights, but null was given; load them or make synthetic ones");
+  };
+  if (members == 1) {
+    check();
+    return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options, nullptr, nullptr);
+  }
+  auto ours = std::static_pointer_cast<GroupImpl>(std::move(group));
+  const auto or_leave = [&](auto make) {
+    try {
+      return make();
+    } catch (...) {
+      ours->leave();
+      throw;
+    }
+  };
+  or_leave(check);
+  ours->agree(plan);
+  auto exchange = or_leave([&] { return ours->make_exchange(plan); });
+  auto layer = or_leave(
+      [&] { return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options, ours, std::move(exchange)); });
+  ours->agree(plan);  // all have made it
+  return layer;
 }
 
 LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks, Executor* executor,
-                     const LayerOptions& options)
+                     const LayerOptions& options, std::shared_ptr<GroupImpl> group, std::unique_ptr<Exchange> exchange)
     : plan_(plan),
+      group_(std::move(group)),
+      exchange_(std::move(exchange)),
+      slice_(plan.ranks[group_ == nullptr ? 0 : static_cast<std::size_t>(group_->rank())]),
       weights_(std::move(weights)),
       hooks_(hooks),
       extents_(extents_of(plan)),
       workspace_(plan.workspace.bytes, "the workspace of layer " + std::to_string(plan.spec.layer)) {
   check_vectors(plan_.spec, *weights_);
+  rank_weights_ = weights_of_rank(plan_, slice_.rank, weights_);
   areas_ = areas_of(plan_, workspace_.data());
   if (executor != nullptr) {
     if (executor->threads() > plan_.threads)
@@ -84,7 +120,7 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
     own_executor_ = std::make_unique<ThreadPool>(plan_.threads);
   }
   executor_ = own_executor_.get();
-  backend_ = find_backend(plan_.backend)->prepare(plan_, weights_, *executor_);
+  backend_ = find_backend(plan_.backend)->prepare(plan_, slice_.rank, rank_weights_, *executor_);
   if (options.poison) poison_ = std::make_unique<Poison>(plan_, workspace_.data());
 
   router_bias_ = floats_of(weights_->router_bias);
@@ -96,7 +132,10 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
   route_scratch_.resize(static_cast<std::size_t>(threads * route_scratch_floats(extents_.choices())));
   if (plan_.spec.router.selection == RouterSelection::hash)
     hash_scratch_.resize(static_cast<std::size_t>(threads * extents_.top_k));
-  costs_ = read_costs_of(*weights_);
+  costs_ = read_costs_of(*rank_weights_);
+  max_rows_ = plan_.max_rows();
+  peers_.resize(plan_.ranks.size() > 1 ? plan_.ranks.size() : 0);
+  if (dispatches() && extents_.zero_experts > 0) slots_.resize(static_cast<std::size_t>(extents_.max_tokens * extents_.top_k));
   load_.assign(static_cast<std::size_t>(extents_.experts), 0);
 }
 

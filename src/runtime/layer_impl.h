@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "motet/layer.h"
 #include "runtime/extents.h"
+#include "runtime/group.h"
 #include "runtime/poison.h"
 #include "runtime/tail.h"
 #include "runtime/weights_read.h"
@@ -22,18 +23,23 @@ struct LayerOptions {
 
 /// Layer::create with options that only tests and checks set.
 std::unique_ptr<Layer> create_layer(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks,
-                                    Executor* executor, const LayerOptions& options);
+                                    Executor* executor, const LayerOptions& options, std::shared_ptr<Group> group = nullptr);
 
 class LayerImpl final : public Layer {
  public:
   LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weights, const Hooks& hooks, Executor* executor,
-            const LayerOptions& options);
+            const LayerOptions& options, std::shared_ptr<GroupImpl> group, std::unique_ptr<Exchange> exchange);
 
   const Plan& plan() const noexcept override { return plan_; }
   RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept override;
+  void leave() noexcept override {
+    step_begun_ = false;
+    leave_step();
+  }
   const ForwardStats& stats() const noexcept override { return stats_; }
   std::vector<ByteSpan> weights_read() const override;
   const std::int64_t* expert_load() const noexcept override { return load_.data(); }
+  const PeerStats* peers() const noexcept override { return peers_.empty() ? nullptr : peers_.data(); }
 
  private:
   struct Call;  // one forward: arguments, token and row counts
@@ -50,7 +56,17 @@ class LayerImpl final : public Layer {
   void take_given_routing(const Call& call) noexcept;
   void route_logits(const Call& call, const float* logits) noexcept;
   void give_routing(const Call& call) const noexcept;
-  void map_to_rows(Call& call) noexcept;
+  bool map_to_rows(Call& call) noexcept;
+  // exchange_stage.cpp
+  bool dispatches() const noexcept { return plan_.exchange.rows > 0; }
+  void begin_step(const Call* call) noexcept;
+  RunStatus dispatch(Call& call) noexcept;
+  void prepare_received(const Call& call) noexcept;
+  RunStatus combine(const Call& call) noexcept;
+  RunStatus reduce(float* values) noexcept;
+  RunStatus step_status() const noexcept;
+  void leave_step() noexcept;
+  void count_exchange() noexcept;
   // experts_stage.cpp
   void prepare_x(const Call& call) noexcept;
   void run_shared(const Call& call) noexcept;
@@ -60,10 +76,13 @@ class LayerImpl final : public Layer {
   // finalize_stage.cpp
   RunStatus finalize(const Call& call) noexcept;
   Unfinalized triple(const Call& call) const noexcept;
-  void run_tail(const Call& call) noexcept;
+  RunStatus run_tail(const Call& call) noexcept;
 
   Plan plan_;
-  std::shared_ptr<const LayerWeights> weights_;
+  std::shared_ptr<GroupImpl> group_;                            // null on one rank
+  std::unique_ptr<Exchange> exchange_;                          // the same
+  const RankSlice slice_;                                       // of this rank
+  std::shared_ptr<const LayerWeights> weights_, rank_weights_;  // the layer's, and this rank's part of them
   Hooks hooks_;
   Extents extents_;
   Arena workspace_;
@@ -78,9 +97,14 @@ class LayerImpl final : public Layer {
   std::vector<std::int32_t> hash_scratch_;  // top_k per thread, hash routing only
   std::int64_t shared_rows_[2] = {0, 0};    // prefix sums of the shared expert's one slot
   ReadCosts costs_;
+  std::int64_t max_rows_ = 0;        // of the permuted batch
+  const std::byte* part_ = nullptr;  // of the step under way: hidden states that it dispatches
+  std::vector<std::int32_t> slots_;  // [tokens, top_k] without zero experts, where ranks dispatch and the layer has some
   std::vector<std::int64_t> load_;
+  std::vector<PeerStats> peers_;
   ForwardStats stats_;
   bool ran_router_ = false;  // in the last forward
+  bool step_begun_ = false;  // of this forward
   std::chrono::steady_clock::time_point stage_begin_{};
 };
 
@@ -88,8 +112,12 @@ struct LayerImpl::Call {
   const ForwardInput& input;
   const ForwardOutput& output;
   std::int64_t tokens = 0;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;  ///< of the permuted batch
   bool ran_router = false;
+  /// What is mapped to experts here: this rank's tokens, or the rows that came.
+  std::int64_t mapped = 0, choices = 0;
+  const std::int32_t* slot = nullptr;  ///< [mapped, choices]
+  const float* weight = nullptr;       ///< [mapped, choices]
 };
 
 }  // namespace motet

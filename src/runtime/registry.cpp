@@ -3,6 +3,8 @@
 
 #include "backends/backend.h"
 #include "checkpoint/family.h"
+#include "comm/strategy.h"
+#include "fabric/fabric.h"
 #include "formats/format.h"
 #include "kernels/kernel.h"
 #include "routing/router_names.h"
@@ -58,7 +60,17 @@ std::vector<ListEntry> targets() {
   return list;
 }
 
-std::vector<ListEntry> strategies() { return {entry("none", "one rank, no exchange")}; }
+std::vector<ListEntry> strategies() {
+  std::vector<ListEntry> list;
+  for (const StrategyTraits* strategy : all_strategies()) list.push_back(entry(strategy->name, strategy->summary));
+  return list;
+}
+
+std::vector<ListEntry> fabrics() {
+  std::vector<ListEntry> list;
+  for (const FabricTraits* fabric : all_fabrics()) list.push_back(entry(fabric->name, fabric->summary));
+  return list;
+}
 
 std::vector<ListEntry> arithmetics() {
   std::vector<ListEntry> list;

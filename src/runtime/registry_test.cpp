@@ -17,7 +17,7 @@ bool has(const std::vector<ListEntry>& list, const std::string& name) {
 }
 
 TEST(Registry, ListsHaveDistinctNamesAndOneLineEach) {
-  for (const auto& list : {formats(), families(), backends(), targets(), strategies(), arithmetics(), routers()}) {
+  for (const auto& list : {formats(), families(), backends(), targets(), strategies(), fabrics(), arithmetics(), routers()}) {
     ASSERT_FALSE(list.empty());
     std::set<std::string> names;
     for (const ListEntry& entry : list) {
@@ -28,9 +28,10 @@ TEST(Registry, ListsHaveDistinctNamesAndOneLineEach) {
   }
 }
 
-TEST(Registry, SaysThatNoStrategyExchangesAnything) {
-  ASSERT_EQ(strategies().size(), 1u);
-  EXPECT_EQ(strategies()[0].name, "none");
+TEST(Registry, StrategiesAndFabricsAreInSelectionOrder) {
+  EXPECT_EQ(strategies()[0].name, "alltoall");
+  EXPECT_EQ(fabrics()[0].name, "threads");
+  EXPECT_TRUE(has(strategies(), "allreduce"));
 }
 
 TEST(Shapes, EveryShapeCanBePlannedOnOneRank) {

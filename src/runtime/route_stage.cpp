@@ -73,15 +73,20 @@ void LayerImpl::give_routing(const Call& call) const noexcept {
   if (call.output.top_k_weights != nullptr) std::memcpy(call.output.top_k_weights, areas_.weights, choices * sizeof(float));
 }
 
-void LayerImpl::map_to_rows(Call& call) noexcept {
-  call.rows = group_by_slot(Grouping{.slot = areas_.index,
-                                     .tokens = call.tokens,
-                                     .top_k = extents_.top_k,
-                                     .slots = extents_.experts,
-                                     .first_row = areas_.first_row,
-                                     .row_of = areas_.row_of,
-                                     .token_of = areas_.token_of,
-                                     .load = load_.data()});
+/// False when there are more rows than planned: another rank says that a token chose an expert twice.
+bool LayerImpl::map_to_rows(Call& call) noexcept {
+  const Grouping grouping{.slot = call.slot,
+                          .tokens = call.mapped,
+                          .top_k = call.choices,
+                          .first_slot = slice_.expert_begin,
+                          .slots = slice_.expert_count,
+                          .first_row = areas_.first_row,
+                          .row_of = areas_.row_of,
+                          .token_of = areas_.token_of,
+                          .load = load_.data() + slice_.expert_begin};
+  if (dispatches() && count_rows(grouping) > max_rows_) return false;
+  call.rows = group_by_slot(grouping);
+  return true;
 }
 
 }  // namespace motet

@@ -113,7 +113,7 @@ LogitTruth true_logits(const Plan& reference_plan, const std::shared_ptr<const L
   const std::int64_t choices = spec.experts + spec.router.zero_experts;
   LogitTruth truth;
   truth.logits.resize(static_cast<std::size_t>(hidden_states.rows * choices));
-  const std::unique_ptr<PreparedBackend> backend = find_backend("reference")->prepare(reference_plan, weights, executor);
+  const std::unique_ptr<PreparedBackend> backend = find_backend("reference")->prepare(reference_plan, 0, weights, executor);
   const Area* area = reference_plan.area(AreaId::scratch);
   const Arena scratch(area == nullptr ? 0 : area->bytes, "the scratch of a check");
   backend->run_router(hidden_states, truth.logits.data(), choices, scratch.data(),

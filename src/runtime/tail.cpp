@@ -53,7 +53,6 @@ void add_zero_experts(const TailArgs& args, std::int64_t token, float* row) noex
 void run_step(const TailArgs& args, TailOp op, std::int64_t token, float* row) noexcept {
   switch (op) {
     case TailOp::truncate:
-    case TailOp::reduce:
       return;
     case TailOp::scale:
       for (std::int64_t i = 0; i < args.width; ++i) row[i] = row[i] * args.routed_scale;
@@ -67,6 +66,7 @@ void run_step(const TailArgs& args, TailOp op, std::int64_t token, float* row) n
     case TailOp::round:
       return store_row(row, args.output, token);
     case TailOp::latent_out:
+    case TailOp::reduce:
       break;
   }
   MOTET_CHECK(false, "tail step %d is not token-wise", static_cast<int>(op));

@@ -26,8 +26,8 @@ struct TailArgs {
   Matrix output;  ///< TailOp::round
 };
 
-/// Applies `steps` to tokens [begin, end). `truncate` and `reduce` change nothing here: finalize reads true widths only, and
-/// one rank holds the whole sum. Requires that no step is latent_out.
+/// Applies `steps` to tokens [begin, end). `truncate` changes nothing here: finalize reads true widths only. Requires that no step
+/// is latent_out or reduce.
 void run_tail_steps(const TailArgs& args, std::span<const TailStep> steps, std::int64_t begin, std::int64_t end) noexcept;
 
 /// sigmoid(gate . x) of one token: fp32, sixteen partial sums over i mod 16, then added in ascending order.

@@ -307,5 +307,73 @@ TEST_F(Program, CheckWritesJUnit) {
   EXPECT_EQ(run("check --filter no_such_case_anywhere").code, 2);
 }
 
+TEST_F(Program, RunSpreadsALayerOverRanksAndSaysWhatTheySent) {
+  for (const char* spread : {"--ranks 2", "--ranks 3 --fabric shm", "--tp 2 --ep 2 --strategy alltoall_single --wire fp32", "--ranks 2 --replicated --fabric shm"}) {
+    const Result result = run("run " + golden_ + " --tokens 9 --check --no-probe --repeat 2 --json " + spread);
+    ASSERT_EQ(result.code, 0) << spread << result.err;
+    const nlohmann::json layer = result.json()["layers"][0], exchange = layer["exchange"];
+    EXPECT_TRUE(layer["check"]["ok"]);
+    EXPECT_EQ(layer["tokens"], 9);
+    const auto ranks = exchange["ranks"].size();
+    EXPECT_EQ(exchange["tp"].get<std::size_t>() * exchange["ep"].get<std::size_t>(), ranks);
+    std::int64_t tokens = 0, rows = 0, load = 0;
+    for (const auto& rank : exchange["ranks"]) {
+      tokens += rank["tokens"].get<std::int64_t>(), rows += rank["rows"].get<std::int64_t>();
+      EXPECT_EQ(rank["bytes_sent"].size(), ranks);
+      EXPECT_GT(rank["bytes_sent"][0], 0);
+    }
+    EXPECT_EQ(tokens, exchange["placement"] == "replicated" ? 9 * static_cast<std::int64_t>(ranks) : 9) << spread;
+    EXPECT_EQ(rows, layer["rows"]);
+    for (const auto& each : layer["expert_load"]) load += each.get<std::int64_t>();
+    EXPECT_EQ(load * exchange["tp"].get<std::int64_t>(), rows) << spread << ": each tp rank has a part of every row";
+  }
+}
+
+TEST_F(Program, RanksGiveTheSameOutputFileWhateverCarriesThem) {
+  const auto output = [&](const std::string& spread) {
+    const std::string path = (work_ / "out.safetensors").string();
+    EXPECT_EQ(run("run " + golden_ + " --tokens 7 --no-probe --output " + path + " " + spread).code, 0) << spread;
+    return slurp(path);
+  };
+  const std::string one = output("--invariant");
+  EXPECT_FALSE(one.empty());
+  EXPECT_EQ(output("--invariant --ranks 3"), one);
+  EXPECT_EQ(output("--invariant --ranks 2 --fabric shm"), one);
+  EXPECT_EQ(output("--ranks 2 --hook identity"), output("--ranks 2"));
+  EXPECT_NE(output("--ranks 2 --hook scale_by_expert"), output("--ranks 2"));
+}
+
+TEST_F(Program, HooksAreCheckedWithTheWeightsThatTheyApply) {
+  for (const char* ranks : {"", " --ranks 2"})
+    EXPECT_EQ(run("run " + golden_ + " --tokens 8 --no-probe --check --hook scale_by_expert" + ranks).code, 0) << ranks;
+}
+
+TEST_F(Program, RanksThatDoNotAddUpOrCannotBeAreRefusedByName) {
+  const struct {
+    const char* arguments;
+    int code;
+    const char* words;
+  } cases[] = {{"--ranks 3 --tp 2", 2, "--ranks is tp x ep"},
+               {"--ranks 4 --tp 2 --ep 4", 2, "--ranks is tp x ep"},
+               {"--ranks 2 --strategy alltoal", 2, "Did you mean 'alltoall'"},
+               {"--ranks 2 --fabric smh", 2, "Did you mean 'shm'"},
+               {"--ranks 2 --hook identiy", 2, "Did you mean 'identity'"},
+               {"--ranks 2 --deadline 0", 2, "--deadline"},
+               {"--ranks 2 --strategy low_latency --hook identity", 3, "hook_weights_in_combine"},
+               {"--ranks 2 --wire fp8", 3, "wire_not_built"},
+               {"--strategy alltoall", 3, "strategy_needs_ranks"}};
+  for (const auto& each : cases) {
+    const Result result = run("run " + golden_ + " --no-probe " + each.arguments);
+    EXPECT_EQ(result.code, each.code) << each.arguments << result.err;
+    EXPECT_NE(result.err.find(each.words), std::string::npos) << each.arguments << ": " << result.err;
+  }
+}
+
+TEST_F(Program, AnMpiModuleThatIsNotThereIsNamed) {
+  const Result result = run("run " + golden_ + " --no-probe --fabric mpi", "MOTET_MPI_MODULE=/no/such/module.so");
+  EXPECT_EQ(result.code, 3) << result.err;
+  EXPECT_NE(result.err.find("/no/such/module.so"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace motet

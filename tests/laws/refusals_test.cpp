@@ -23,17 +23,6 @@ TEST(L11, WishesThatAreNotBuiltAreRefusedByName) {
   EXPECT_EQ(first_code(spec, reference_way()), "");
 }
 
-TEST(L11, SeveralRanksArePlannedButNotCreated) {
-  const LayerSpec& spec = check_shape("intermediate-704");
-  Deployment deployment;
-  deployment.tp = 2;
-  const PlanResult result = plan(spec, deployment, machine());
-  ASSERT_TRUE(result.plan.has_value());
-  std::string text;
-  EXPECT_EQ(code_of([&] { Layer::create(*result.plan, weights_of(spec)); }, &text), ErrorCode::not_supported);
-  EXPECT_NE(text.find("exchange"), std::string::npos) << text;
-}
-
 TEST(L11, APlanThatDoesNotFitIsNotCreated) {
   const LayerSpec& spec = check_shape("intermediate-704");
   Deployment deployment;

@@ -94,11 +94,12 @@ class CpuBackend final : public PreparedBackend {
     const CpuExtents extents{spec.experts, spec.intermediate, spec.shared.intermediate};
     scratch_ = cpu_scratch(kernels_, spec, extents);
     biases_.resize(static_cast<std::size_t>(bias_elements(spec, extents)));
-    live_.resize(weights_->experts.size());
+    live_.resize(std::max<std::size_t>(1, weights_->experts.size()));  // the shared expert is a slot too
     const ExpertView *experts = weights_->experts.data(), *shared = &weights_->shared;
     const bool has_shared = spec.shared.intermediate > 0;
     if (plan.deployment.wishes.residence == Residence::packed) {
-      arena_ = Arena(plan.memory.packed, "the packed weights of layer " + std::to_string(spec.layer));
+      arena_ =
+          Arena(cpu_packed(spec, extents, Residence::packed).bytes, "the packed weights of layer " + std::to_string(spec.layer));
       std::byte* at = arena_.data();
       packed_ = pack_experts({*weights_, experts, spec.experts, spec.gate_up.format, spec.down.format}, at, executor);
       experts = packed_.experts.data();
@@ -209,8 +210,7 @@ class CpuBackend final : public PreparedBackend {
                                               "but they lie transposed; load the weights with the plan's spec");
   }
 
-  Body make_body(const BodyParts& parts, bool panels_alternate, const ExpertView* experts, std::int64_t count,
-                        float*& next) {
+  Body make_body(const BodyParts& parts, bool panels_alternate, const ExpertView* experts, std::int64_t count, float*& next) {
     Body body;
     body.activation = parts.activation;
     body.gate_up = parts.gate_up;
@@ -218,9 +218,10 @@ class CpuBackend final : public PreparedBackend {
     bool rows_alternate = parts.activation->gated;
     body.experts = experts;
     body.act_stored = parts.act_stored;
+    body.biases.begin = next;
+    if (count == 0) return body;  // a rank without experts
     body.gate_row_bytes = row_bytes(parts.gate_up.many->format, experts[0].up.cols) * (parts.activation->gated ? 2 : 1);
     body.down_row_bytes = row_bytes(parts.down.many->format, experts[0].down.cols);
-    body.biases.begin = next;
     for (std::int64_t e = 0; e < count; ++e) {
       if (parts.activation->gated) check_layout("gate", parts.gate_up, experts[e].gate);
       check_layout("up", parts.gate_up, experts[e].up);
@@ -255,7 +256,8 @@ class CpuBackend final : public PreparedBackend {
                        padded = round_up(source.cols, kernels_.router.many->k_unit);
     for (std::int64_t t = 0; t < count; ++t) {
       auto* row = reinterpret_cast<float*>(out + t * scratch_.router_stride);
-      elements_.load_as_f32(source.dtype, static_cast<const std::byte*>(source.data) + (first + t) * source_bytes, source.cols, nullptr, row);
+      elements_.load_as_f32(source.dtype, static_cast<const std::byte*>(source.data) + (first + t) * source_bytes, source.cols,
+                            nullptr, row);
       std::fill(row + source.cols, row + padded, 0.0f);
     }
   }
@@ -475,8 +477,9 @@ class CpuBackend final : public PreparedBackend {
 
 }  // namespace
 
-std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor& executor) {
-  check_weights(plan, *weights);
+std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights,
+                                             Executor& executor) {
+  check_weights(plan, rank, *weights);
   const CpuChoice choice = choose_kernels(plan.spec, plan.deployment, plan.environment, plan.target);
   MOTET_CHECK(choice.kernels.has_value(), "%s", choice.reason.c_str());
   return std::make_unique<CpuBackend>(plan, std::move(weights), *choice.kernels, executor);

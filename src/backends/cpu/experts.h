@@ -13,7 +13,8 @@
 
 namespace motet {
 
-/// Requires a plan as plan() makes it. Throws Error: wrong_shape (weights of another layer), not_supported (several ranks).
-std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::shared_ptr<const LayerWeights> weights, Executor& executor);
+/// Requires a plan as plan() makes it. Throws Error: wrong_shape (weights of another layer or rank).
+std::unique_ptr<PreparedBackend> prepare_cpu(const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights,
+                                             Executor& executor);
 
 }  // namespace motet

@@ -395,9 +395,9 @@ BackendStorage double_storage(const BackendRequest& request, const DoubleRules& 
   return out;
 }
 
-std::unique_ptr<PreparedBackend> prepare_double(const Plan& plan, std::shared_ptr<const LayerWeights> weights,
+std::unique_ptr<PreparedBackend> prepare_double(const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights,
                                                 const DoubleRules& rules) {
-  check_weights(plan, *weights);
+  check_weights(plan, rank, *weights);
   return std::make_unique<DoubleBackend>(plan, std::move(weights), rules);
 }
 

@@ -30,7 +30,7 @@ std::optional<Refusal> double_supports(const BackendRequest& request);
 /// The same for rules with `scales`: mxfp8 activations keep the promise of neither `exact` nor `bf16`.
 std::optional<Refusal> quantised_supports(const BackendRequest& request);
 BackendStorage double_storage(const BackendRequest& request, const DoubleRules& rules);
-std::unique_ptr<PreparedBackend> prepare_double(const Plan& plan, std::shared_ptr<const LayerWeights> weights,
+std::unique_ptr<PreparedBackend> prepare_double(const Plan& plan, std::int64_t rank, std::shared_ptr<const LayerWeights> weights,
                                                 const DoubleRules& rules);
 
 }  // namespace motet

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plan/difference.h"
+#include "plan/slices.h"
 
 namespace motet {
 namespace {
@@ -39,18 +40,11 @@ void check_body(const std::string& name, const ExpertView& body, const BodyExten
   check_bias(name + ".down_bias", body.down_bias, extents.down_bias, extents.width);
 }
 
-}  // namespace
-
-void check_weights(const Plan& plan, const LayerWeights& weights) {
-  if (const auto difference = first_difference(plan.spec, weights.spec))
+void check_against_spec(const LayerSpec& spec, std::int64_t routed, const LayerWeights& weights) {
+  if (const auto difference = first_difference(spec, weights.spec))
     throw Error(ErrorCode::wrong_shape, "weights must be of the plan's layer, but they differ in " + difference->path + ": plan " +
                                             difference->first + ", weights " + difference->second +
                                             "; plan with the spec of these weights");
-  if (plan.ranks.size() != 1) {
-    throw Error(ErrorCode::not_supported, "this build runs one rank, the plan has " + std::to_string(plan.ranks.size()) +
-                                              ": the exchange is not built; plan with tp = 1 and ep = 1");
-  }
-  const LayerSpec& spec = plan.spec;
   if (static_cast<std::int64_t>(weights.experts.size()) != spec.experts) {
     throw Error(ErrorCode::wrong_shape, "the layer has " + std::to_string(spec.experts) + " experts, the weights have " +
                                             std::to_string(weights.experts.size()) + "; load all of them");
@@ -68,7 +62,17 @@ void check_weights(const Plan& plan, const LayerWeights& weights) {
     check_matrix("latent_in", weights.latent_in, spec.latent, spec.hidden);
     check_matrix("latent_out", weights.latent_out, spec.hidden, spec.latent);
   }
-  if (weights.router.codes != nullptr) check_matrix("router", weights.router, spec.experts + spec.router.zero_experts, spec.hidden);
+  if (weights.router.codes != nullptr) check_matrix("router", weights.router, routed + spec.router.zero_experts, spec.hidden);
+}
+
+}  // namespace
+
+void check_weights(const Plan& plan, std::int64_t rank, const LayerWeights& weights) {
+  check_against_spec(spec_of_rank(plan.spec, plan.ranks[static_cast<std::size_t>(rank)]), plan.spec.experts, weights);
+}
+
+void check_whole_weights(const Plan& plan, const LayerWeights& weights) {
+  check_against_spec(plan.spec, plan.spec.experts, weights);
 }
 
 }  // namespace motet

@@ -1,0 +1,13 @@
+# The module of the mpi fabric, where MPI is found; the core never links MPI (src/fabric/mpi.cpp loads the module when asked for).
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI 3.1 QUIET COMPONENTS CXX)
+if(MPI_CXX_FOUND)
+  add_library(motet_mpi MODULE src/fabric/mpi_module.cpp src/base/arena.cpp src/base/check.cpp src/base/text.cpp)
+  set_target_properties(motet_mpi PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib INSTALL_RPATH_USE_LINK_PATH ON)
+  target_link_libraries(motet_mpi PRIVATE motet_options MPI::MPI_CXX)
+  if(MOTET_INSTALL)
+    install(TARGETS motet_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+  endif()
+else()
+  message(STATUS "MPI not found (Debian: libopenmpi-dev, openmpi-bin): no module of the mpi fabric")
+endif()
