@@ -17,7 +17,7 @@ namespace motet {
 
 struct GroupOptions {
   std::int64_t mailbox_bytes = 0;   ///< of all ranks: the sum of mailbox_bytes_of() of the plans that will run, or more
-  double deadline = 30;             ///< seconds that a forward waits for other ranks in each of its exchanges
+  double deadline = 30;             ///< seconds from the begin of a forward's exchange to its end, the experts' work in between included
   double creation_deadline = 600;   ///< seconds that Layer::create waits for other ranks, which may repack weights meanwhile
 };
 

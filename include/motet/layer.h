@@ -81,7 +81,7 @@ struct ForwardStats {
 /// What the last forward exchanged with one rank.
 struct PeerStats {
   std::int64_t bytes_sent = 0;
-  double seconds_waited = 0;               ///< for its messages, beyond this rank's own
+  double seconds_waited = 0;               ///< from the begin of dispatch, and of combine, until its messages had come
 };
 
 class Layer {

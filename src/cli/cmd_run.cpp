@@ -66,6 +66,10 @@ Plan plan_layer(const LayerSpec& spec, const InputShape& input, const Environmen
   deployment.wishes = options.wishes.wishes();
   if (!options.hook.empty()) deployment.wishes.finalize = Finalize::hook;
   const auto ranks = static_cast<int>(deployment.tp * deployment.ep);
+  if (ranks > 1 && mpi_group == nullptr) {  // ranks of a machine share its memory
+    const std::int64_t limit = deployment.memory_limit > 0 ? deployment.memory_limit : environment.memory_bytes;
+    deployment.memory_limit = limit / ranks;
+  }
   if (ranks > 1 && deployment.wishes.threads == 0) {  // ranks of a machine share it; a launcher may have bound each to processors of its own
     const char* const local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const int sharing = mpi_group == nullptr ? ranks : environment.threads < sysconf(_SC_NPROCESSORS_ONLN) || local == nullptr ? 1 : std::max(1, std::atoi(local));
@@ -454,7 +458,7 @@ Command add_run(CLI::App& root) {
   app->add_flag("--no-probe", options.no_probe, "Do not measure the machine's limits (saves 0.3 s)");
   app->add_option("--hook", options.hook, "Finalize by a hook: identity (the same bits), scale_by_expert (weight x (1 + expert / experts))");
   options.ranks.add_to(*app);
-  app->add_option("--deadline", options.deadline, "Seconds that a rank waits for others in each exchange")->group("Ranks")->capture_default_str();
+  app->add_option("--deadline", options.deadline, "Seconds that a forward may take from its first row sent to its last one back")->group("Ranks")->capture_default_str();
   options.wishes.add_to(*app, false);
   add_json(*app, options.json);
   return {app, run};

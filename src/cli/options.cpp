@@ -126,6 +126,8 @@ void RankOptions::add_to(CLI::App& app) {
 void RankOptions::apply(Deployment& deployment) const {
   must_know("--fabric", fabric, {"threads", "shm", "mpi"});
   deployment.fabric = fabric;
+  constexpr std::int64_t kMost = 4096;
+  if (tp > kMost || ep > kMost || ranks > kMost) throw Error(ErrorCode::invalid_argument, fmt::format("--ranks, --tp and --ep are at most {} each; give fewer", kMost));
   deployment.tp = tp;
   deployment.ep = ep > 0 ? ep : ranks > 0 && ranks % tp == 0 ? ranks / tp : 1;
   if (ranks > 0 && (deployment.tp > ranks || deployment.tp * deployment.ep != ranks)) {

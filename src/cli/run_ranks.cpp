@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
-#include <functional>
+#include <new>
 #include <numeric>
 #include <thread>
 
@@ -103,6 +105,8 @@ class RankBody {
       outcome.code = ErrorCode::ok;
     } catch (const Error& error) {
       note(outcome, error.code(), error.what());
+    } catch (const std::bad_alloc&) {
+      note(outcome, ErrorCode::would_not_fit, "the operating system gave no more memory; use fewer tokens or ranks");
     } catch (const std::exception& error) {
       note(outcome, ErrorCode::internal, error.what());
     }
@@ -134,13 +138,18 @@ class RankBody {
     out.output = {writes ? board_.output() + mine.begin * row_bytes : own.data(), plan_.deployment.input, mine.count, spec.hidden};
     out.top_k_index = writes ? board_.index() + first_choice : nullptr;
     out.top_k_weights = writes ? board_.weights() + first_choice : nullptr;
+    // A rank that stops leaves all rounds that are left, so that every rank has taken as many steps as any other.
+    const auto leave_from = [&](std::int64_t round) { for (; round < wishes_.repeat; ++round) layer.leave(); };
     for (std::int64_t round = 0; round < wishes_.repeat; ++round) {
       if (interrupted()) {
-        layer.leave();
+        leave_from(round);
         stop_if_interrupted();
       }
       const RunStatus status = layer.forward(in, out);
-      if (!status.ok()) throw Error(status.code, std::string(status.text()));
+      if (!status.ok()) {
+        leave_from(round + 1);
+        throw Error(status.code, std::string(status.text()));
+      }
       board_.stats(rank, round) = layer.stats();
       std::copy_n(layer.peers(), plan_.ranks.size(), board_.peers(rank, round));
     }
@@ -161,28 +170,39 @@ void run_threads(const Plan& plan, const GroupOptions& options, const RankBody& 
   for (std::thread& thread : threads) thread.join();
 }
 
-/// Rank 0 is this process, the others are children; one that dies says so on the board.
+/// Rank 0 is this process, the others are children; one that dies is named on the board.
 void run_processes(const Plan& plan, const GroupOptions& options, const RankBody& body, Board& board) {
   const auto ranks = static_cast<int>(plan.ranks.size());
   const int memory = Group::shared_memory(ranks, options);
+  std::vector<std::shared_ptr<Group>> groups;  // before the first fork: what is refused is refused while there is one process
+  try {
+    for (int rank = 0; rank < ranks; ++rank) groups.push_back(Group::join(memory, rank, ranks, options));
+  } catch (...) {
+    close(memory);
+    throw;
+  }
+  close(memory);
   std::vector<pid_t> children;
-  for (int rank = 1; rank < ranks; ++rank) {
+  for (std::size_t rank = 1; rank < groups.size(); ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      body.run(Group::join(memory, rank, ranks, options));
+      body.run(std::move(groups[rank]));
       _exit(0);
     }
+    if (child < 0) {
+      const int error = errno;
+      for (const pid_t started : children) kill(started, SIGKILL), waitpid(started, nullptr, 0);
+      throw Error(ErrorCode::would_not_fit, fmt::format("{} ranks are as many processes, but starting rank {} was refused ({}); use fewer ranks, or --fabric threads", ranks, rank, strerror(error)));
+    }
     children.push_back(child);
-    if (child < 0) break;  // the others then miss it by the deadline
   }
-  body.run(Group::join(memory, 0, ranks, options));
-  close(memory);
+  body.run(std::move(groups[0]));
   for (std::size_t i = 0; i < children.size(); ++i) {
     int status = 0;
-    if (children[i] < 0 || (waitpid(children[i], &status, 0) == children[i] && WIFEXITED(status) && WEXITSTATUS(status) == 0)) continue;
+    if (waitpid(children[i], &status, 0) == children[i] && WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
     Board::Outcome& outcome = board.outcome(static_cast<std::int64_t>(i) + 1);
     outcome.code = ErrorCode::rank_missing;
-    std::strncpy(outcome.message, fmt::format("rank {} must end its step, but its process ended early ({})", i + 1, WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "an error").c_str(),
+    std::strncpy(outcome.message, fmt::format("a rank must end its steps, but its process ended early ({}); see what it said", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "an error").c_str(),
                  sizeof outcome.message - 1);
   }
 }
@@ -287,6 +307,9 @@ std::int64_t tokens_of_a_rank(std::int64_t tokens, const Deployment& deployment)
 RanksRun run_on_ranks(const Plan& plan, const std::shared_ptr<const LayerWeights>& weights, const RunInput& input, const RankWishes& wishes,
                       const RanksOutput& output) {
   const auto ranks = static_cast<std::int64_t>(plan.ranks.size());
+  constexpr std::int64_t kMostRecords = std::int64_t{1} << 30;  // of one rank, one forward and one peer
+  if (wishes.repeat > kMostRecords / (ranks * ranks))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} ranks keep the times of at most {} forwards, but --repeat is {}; repeat less often", ranks, kMostRecords / (ranks * ranks), wishes.repeat));
   Board board(plan, input.tokens, wishes.repeat);
   const RankBody body(plan, weights, input, wishes, board);
   if (wishes.mpi != nullptr) {

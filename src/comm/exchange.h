@@ -13,9 +13,11 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "comm/strategy.h"
 #include "fabric/fabric.h"
+#include "kernels/elements.h"
 #include "plan/exchange.h"
 
 namespace motet {
@@ -31,11 +33,13 @@ struct SlotRange {
 struct ExchangeShape {
   std::int64_t max_tokens = 0;  ///< of any rank, in any step; times top_k below 2^31
   std::int64_t top_k = 1;
-  std::int64_t width = 0;                     ///< of the rows that come back, fp32 elements
-  DType wire = DType::f32;                    ///< of the rows that come back: f32 or bf16, rounded once
-  std::vector<SlotRange> slots = {};          ///< [ranks]
-  std::vector<std::int64_t> part_bytes = {};  ///< of one token, for each part of the payload: values, scales, ...; at most kMaxParts
-  std::uint64_t contract = 0;                 ///< hash of all else that must be equal, such as the plan's fingerprint
+  std::int64_t width = 0;             ///< of the rows that come back, fp32 elements
+  DType wire = DType::f32;            ///< of the rows that come back: f32 or bf16, rounded once
+  std::vector<SlotRange> slots = {};  ///< [ranks]
+  std::vector<std::int64_t> part_bytes =
+      {};                      ///< of one token, for each part of the payload: values, scales, ...; at most kMaxParts
+  std::uint64_t contract = 0;  ///< hash of all else that must be equal, such as the plan's fingerprint
+  std::string target = "";     ///< of this rank's loops over elements, "" = generic; need not be equal, as it changes no bit
 };
 
 /// The two mailboxes of an endpoint that its layers' exchanges have in common; larger ones are opened for a layer that needs them.
@@ -115,7 +119,7 @@ class Exchange {
   struct Peer {
     bool sent = false;
     const std::byte* message = nullptr;  // that came
-    std::int64_t added = 0;              // rows of it
+    std::int64_t added = 0;              // rows of it, or of this rank's own
   };
   void open_boxes(const ExchangeSizes& sizes, ExchangeBoxes* boxes);
   void sort_choices() noexcept;
@@ -127,6 +131,7 @@ class Exchange {
   void write_header(std::byte* message, std::int64_t rows) const noexcept;
   bool send_sums(Rank to) noexcept;
   void publish_received() noexcept;
+  void add_term(Rank from, const float* weight) noexcept;
   void add_sums() noexcept;
   void start_phase(StepState state) noexcept;
   void fail(StepFailure failure) noexcept;
@@ -141,10 +146,11 @@ class Exchange {
   const StrategyTraits strategy_;
   const ExchangeShape shape_;
   Endpoint& endpoint_;
+  const ElementKernels& elements_;
   const Rank ranks_;
   const std::uint64_t contract_;
   std::int64_t choices_ = 0, max_rows_ = 0;  // of a row; from one rank to another
-  std::vector<std::int64_t> kinds_;  // bytes of a row in each run of a message of rows
+  std::vector<std::int64_t> kinds_;          // bytes of a row in each run of a message of rows
   int dispatch_box_ = -1, combine_box_ = -1;
 
   StepState state_ = StepState::idle;
@@ -158,17 +164,18 @@ class Exchange {
   float* routed_ = nullptr;
 
   std::vector<Peer> peers_;
+  std::vector<SumTerm> terms_;  // of one token
   std::vector<Rank> missing_;
-  std::vector<std::int64_t> first_sent_;  // [ranks + 1]: a rank's part of sent_
-  std::vector<std::int32_t> sent_;        // the tokens or choices that went to each rank, ascending
+  std::vector<std::int64_t> first_sent_;    // [ranks + 1]: a rank's part of sent_
+  std::vector<std::int32_t> sent_;          // the tokens or choices that went to each rank, ascending
   std::vector<std::int32_t> first_holder_;  // [slots + 1]: a slot's part of holder_
   std::vector<Rank> holder_;                // ascending
   std::vector<std::int32_t> last_sent_;     // [ranks]: the token that went there last
-  std::vector<std::int64_t> bytes_sent_;  // [ranks]
-  std::vector<FabricTime> waited_;        // [ranks]
+  std::vector<std::int64_t> bytes_sent_;    // [ranks]
+  std::vector<FabricTime> waited_;          // [ranks]
   FabricTime phase_begin_{0};
-  std::vector<SourceRows> sources_;       // [ranks]
-  std::vector<std::int32_t> slot_;        // of Received
+  std::vector<SourceRows> sources_;  // [ranks]
+  std::vector<std::int32_t> slot_;   // of Received
   std::vector<float> weight_;
   Received received_;
 };

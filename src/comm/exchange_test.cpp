@@ -392,6 +392,46 @@ TEST(Exchange, OfChoicesHasTheBitsOfOneRankOnAnyNumberOfRanks) {
     }
 }
 
+TEST(Exchange, OfLongMessagesBringsEveryRowAndSum) {
+  const std::int64_t tokens = 70, width = 61000;  // messages of 8.5 MB, sums of 17 MB
+  const ExchangeShape shape{
+      .max_tokens = tokens, .width = width, .wire = DType::bf16, .slots = {{0, 1}, {0, 1}}, .part_bytes = {width * 2}};
+  const auto endpoints = thread_endpoints(2, std::int64_t{1} << 29);
+  const auto hidden_of = [&](Rank rank) {
+    std::vector<std::byte> hidden;
+    for (std::int64_t t = 0; t < tokens; ++t) hidden.insert(hidden.end(), width * 2, static_cast<std::byte>(100 * rank + t));
+    return hidden;
+  };
+  const auto value = [](std::int64_t token, std::int64_t i) { return static_cast<float>((token + i) % 251); };  // exact in bf16
+  const auto body = [&](Endpoint& end) {
+    Exchange exchange(*find_strategy("alltoall"), shape, end);
+    const std::vector<std::byte> hidden = hidden_of(end.rank());
+    const std::vector<std::int32_t> slot(tokens, 0);
+    const std::vector<float> weight(tokens, 1.0f);
+    const std::byte* const part = hidden.data();
+    exchange.begin({.tokens = tokens, .slot = slot.data(), .weight = weight.data(), .parts = {&part, 1}}, end.now() + seconds(60));
+    ASSERT_EQ(exchange.wait(), StepState::received);
+    std::vector<float> rows;
+    for (Rank from = 0; from < 2; ++from) {
+      const SourceRows& source = exchange.received().sources[static_cast<std::size_t>(from)];
+      ASSERT_EQ(source.rows, tokens);
+      EXPECT_EQ(std::memcmp(source.parts[0], hidden_of(from).data(), hidden.size()), 0);
+      for (std::int64_t t = 0; t < tokens; ++t)
+        for (std::int64_t i = 0; i < width; ++i) rows.push_back(static_cast<float>(end.rank() + 1) * value(t, i));
+    }
+    std::vector<float> routed(static_cast<std::size_t>(tokens * width), -1.0f);
+    exchange.combine(rows.data(), width, routed.data());
+    ASSERT_EQ(exchange.wait(), StepState::idle);
+    std::int64_t wrong = 0;
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t i = 0; i < width; ++i) wrong += routed[static_cast<std::size_t>(t * width + i)] != 3 * value(t, i);
+    EXPECT_EQ(wrong, 0);
+  };
+  std::thread other([&] { body(*endpoints[1]); });
+  body(*endpoints[0]);
+  other.join();
+}
+
 TEST(Exchange, RefusesMoreThanMemoryHolds) {
   const auto endpoints = thread_endpoints(2, testing::kReserve);
   Case c{.ranks = 2};

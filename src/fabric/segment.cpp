@@ -91,7 +91,9 @@ void SegmentEndpoint::post(int mailbox, Rank to, StepId step, std::int64_t bytes
 std::optional<ByteSpan> SegmentEndpoint::arrived(int mailbox, Rank from, StepId step) noexcept {
   const SlotState& sent = slot_state(mailbox, rank_, from, step);
   if (sent.step.load(std::memory_order_acquire) != step) return std::nullopt;
-  return ByteSpan{slot_bytes(mailbox, rank_, from, step), sent.bytes};
+  // Another process wrote the length: one that the slot cannot have is as good as none.
+  const std::int64_t most = mailboxes_[static_cast<std::size_t>(mailbox)].bytes, bytes = sent.bytes;
+  return ByteSpan{slot_bytes(mailbox, rank_, from, step), bytes >= 0 && bytes <= most ? bytes : 0};
 }
 
 void SegmentEndpoint::finish(StepId step) noexcept {

@@ -106,6 +106,9 @@ class Selector {
     if (question_.spec.router.weight_site == WeightSite::input)
       return Refusal{name + "_weight_on_input", "rows and weights of a layer that weighs its input are no sum to be weighed again",
                      name, "builtin"};
+    if (form == Finalize::hook && question_.deployment.tp > 1)
+      return Refusal{"hook_split_experts", "a hook makes its term of a whole row of an expert, and tp ranks have parts of it",
+                     "tp " + std::to_string(question_.deployment.tp), "tp 1, or finalize builtin"};
     if (form == Finalize::unfinalized && ranks() > 1)
       return Refusal{"unfinalized_distributed", "unfinalized rows of several ranks need a hook that sums them",
                      std::to_string(ranks()) + " ranks", "one rank, or finalize hook"};
@@ -326,14 +329,18 @@ class Selector {
       taken = "fp32";
     }
     const std::string wished = taken;
+    if (ranks() == 1) {
+      if (!wishes_.wire.empty() && !wishes_.allow_substitution)
+        out_.refusals.push_back({"wire_needs_ranks", "one rank has nobody to exchange with", wishes_.wire, "tp or ep above 1"});
+      return;
+    }
     if (const auto refusal = wire_refused(taken)) {
       if (wishes_.allow_substitution)
-        taken = must ? "fp32" : "bf16";
-      else if (ranks() > 1)
+        out_.as_planned.wishes.wire = taken = must ? "fp32" : "bf16";
+      else
         out_.refusals.push_back(*refusal);
     }
     out_.wire = taken == "bf16" ? DType::bf16 : DType::f32;
-    if (ranks() == 1) return;
     for (const char* name : {"fp32", "bf16", "fp8"}) {
       Choice choice{.kind = "wire", .name = name, .refusal = wire_refused(name)};
       choice.verdict = choice.refusal ? Verdict::refused : taken == name ? Verdict::chosen : Verdict::eligible;
@@ -393,12 +400,17 @@ class Selector {
       out_.strategy = wished;
       return;
     }
-    const auto first = std::find_if(all.begin(), all.end(), [&](const StrategyTraits& each) { return !strategy_refused(each); });
-    if (first != all.end())
-      out_.strategy = &*first;
-    else
+    std::vector<std::string> why;
+    for (const StrategyTraits& each : all) {
+      const auto refusal = strategy_refused(each);
+      if (refusal) why.push_back(std::string(each.name) + ": " + refusal->code);
+      if (refusal || out_.strategy != nullptr) continue;
+      out_.strategy = &each;
+      if (!wishes_.strategy.empty()) out_.as_planned.wishes.strategy = each.name;
+    }
+    if (out_.strategy == nullptr)
       out_.refusals.push_back({"no_strategy", "several ranks need a strategy that can exchange this layer's rows",
-                               "none of this build's", "a strategy, or one rank"});
+                               why.empty() ? "none in this build" : join(why), "a strategy that can, or one rank"});
   }
 
   Refusal none_refused() const {
@@ -417,7 +429,8 @@ class Selector {
     const double out = strategy.unit == RowUnit::none
                            ? 0
                            : rows * (static_cast<double>(hidden_row_bytes(spec, out_.as_planned)) + 4 + 8 * choices);
-    const double back = rows * static_cast<double>(spec.dispatch_width() * bits_of(out_.wire) / 8);
+    const std::int64_t width = shared_is_sliced(spec, out_.as_planned) ? spec.hidden : spec.dispatch_width();
+    const double back = rows * static_cast<double>(width) * (out_.wire == DType::bf16 ? 2 : 4);
     return "about " + bytes_text(static_cast<std::int64_t>(out)) + " of each token go to other ranks and " +
            bytes_text(static_cast<std::int64_t>(back)) + " come back, when experts are chosen evenly";
   }

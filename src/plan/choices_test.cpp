@@ -176,6 +176,7 @@ TEST(L11, AStrategyThatCannotBeTakenIsRefusedByName) {
   };
   LayerSpec spec = fake::gpt_oss();
   EXPECT_EQ(codes(spec, on_ranks(1, "by_rank")), "strategy_needs_ranks ");
+  EXPECT_EQ(codes(spec, on_ranks(1, "", "fp8")), "wire_needs_ranks ");
   EXPECT_EQ(codes(spec, on_ranks(2, "none")), "strategy_needs_one_rank ");
   EXPECT_EQ(codes(spec, on_ranks(2, "by_rnak")), "strategy_unknown ");
   EXPECT_EQ(codes(spec, on_ranks(2, "", "fp31")), "wire_unknown ");
@@ -198,6 +199,17 @@ TEST(L11, AStrategyThatCannotBeTakenIsRefusedByName) {
   EXPECT_EQ(substitute.strategy, "by_choice");
   EXPECT_TRUE(choice(substitute.choices, "strategy", "by_choice").substituted);
   EXPECT_TRUE(choice(substitute.choices, "wire", "fp32").substituted);
+  EXPECT_EQ(substitute.deployment.wishes.strategy, "by_choice") << "as planned";
+  EXPECT_EQ(substitute.deployment.wishes.wire, "fp32");
+  deployment = on_ranks(2);
+  deployment.placement = TokenPlacement::replicated;
+  deployment.wishes.invariant = true;
+  const auto none = fake::try_plan(fake::gpt_oss(), deployment).refusals;
+  EXPECT_NE(none.front().given.find("replicated: strategy_not_invariant"), std::string::npos) << none.front().given;
+  deployment = on_ranks(1);
+  deployment.tp = 2;
+  deployment.wishes.finalize = Finalize::hook;
+  EXPECT_TRUE(fake::has_code(fake::try_plan(fake::gpt_oss(), deployment).refusals, "hook_split_experts"));
 }
 
 TEST(L15, TheWireIsBf16UnlessTheLevelLeavesNoRoomForIt) {

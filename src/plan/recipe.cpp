@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/recipe.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace motet {
@@ -56,6 +57,8 @@ Recipe make_recipe(const Draft& draft, Arithmetic wished) {
   recipe.error_bound = draft.storage.quantised.group > 0
                            ? quantised_error_bound(draft.storage.quantised.step)
                            : error_bound_of(draft.deployment.wishes.arithmetic, draft.storage.arithmetic);
+  // A level leaves room for a bf16 wire; double precision does not, and what comes back is then no better than its rounding.
+  if (draft.strategy != nullptr && draft.wire == DType::bf16) recipe.error_bound = std::max(recipe.error_bound, 0x1p-8);
   recipe.sum_order.push_back(finalize_order(draft));
   if (draft.strategy != nullptr) {
     recipe.sum_order.push_back(combine_order(draft));

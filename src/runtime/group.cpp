@@ -8,6 +8,7 @@
 #include "comm/hash.h"
 #include "comm/strategy.h"
 #include "plan/exchange.h"
+#include "plan/sizes.h"
 #include "plan/spec_check.h"
 
 namespace motet {
@@ -48,7 +49,7 @@ std::uint64_t contract_of(const Plan& plan) {
 }  // namespace
 
 std::int64_t mailbox_bytes_of(const Plan& plan) noexcept {
-  return plan.ranks.size() == 1 ? 0 : plan.exchange.mailboxes * static_cast<std::int64_t>(plan.ranks.size());
+  return plan.ranks.size() == 1 ? 0 : bounded_product({plan.exchange.mailboxes, static_cast<std::int64_t>(plan.ranks.size())});
 }
 
 std::vector<std::shared_ptr<Group>> Group::threads(int ranks, const GroupOptions& options) {
@@ -81,10 +82,17 @@ GroupImpl::GroupImpl(std::string fabric, std::unique_ptr<Endpoint> endpoint, con
       deadline_(time_of(options.deadline)),
       creation_deadline_(time_of(options.creation_deadline)) {}
 
+/// A group whose mailboxes were refused on this rank: other ranks count theirs otherwise from then on.
+void GroupImpl::check_whole() {
+  if (!broken_) return;
+  leave();
+  throw Error(
+      ErrorCode::would_not_fit,
+      "a group is of no use after its mailboxes were refused; make another group with more bytes, or plan for fewer tokens");
+}
+
 void GroupImpl::agree(const Plan& plan) {
-  if (broken_)
-    throw Error(ErrorCode::would_not_fit,
-                "a group makes no layers after its mailboxes were refused; make another group with more bytes");
+  check_whole();
   const auto difference = agreement_.compare(plan, endpoint_->now() + creation_deadline_);
   if (!difference) return;
   if (difference->field.empty())
@@ -106,7 +114,8 @@ std::unique_ptr<Exchange> GroupImpl::make_exchange(const Plan& plan) {
                       .top_k = plan.spec.top_k,
                       .width = plan.exchange.width,
                       .wire = plan.recipe.wire,
-                      .contract = contract_of(plan)};
+                      .contract = contract_of(plan),
+                      .target = plan.target};
   for (const RankSlice& slice : plan.ranks)
     shape.slots.push_back(
         {static_cast<std::int32_t>(slice.expert_begin), static_cast<std::int32_t>(slice.expert_begin + slice.expert_count)});
@@ -120,11 +129,18 @@ std::unique_ptr<Exchange> GroupImpl::make_exchange(const Plan& plan) {
 }
 
 std::vector<std::vector<std::byte>> GroupImpl::gather(const std::vector<std::byte>& mine, std::int64_t most_bytes) {
-  if (static_cast<std::int64_t>(mine.size()) > most_bytes)
+  check_whole();
+  if (static_cast<std::int64_t>(mine.size()) > most_bytes) {
+    leave();
     throw Error(ErrorCode::invalid_argument,
                 format_text("a rank gives at most the %lld bytes that all agreed on, but %lld were given",
                             static_cast<long long>(most_bytes), static_cast<long long>(mine.size())));
-  const int box = endpoint_->open({"gathered bytes", most_bytes});
+  }
+  if (gather_bytes_ < most_bytes) {
+    gather_box_ = endpoint_->open({"gathered bytes", most_bytes});
+    gather_bytes_ = most_bytes;
+  }
+  const int box = gather_box_;
   const StepId step = endpoint_->next_step();
   const FabricTime until = deadline();
   std::byte* slot = nullptr;

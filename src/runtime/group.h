@@ -29,12 +29,16 @@ class GroupImpl final : public Group {
   FabricTime deadline() const noexcept { return endpoint_->now() + deadline_; }
 
  private:
+  void check_whole();
+
   const std::string fabric_;
   std::unique_ptr<Endpoint> endpoint_;
   Agreement agreement_;
   ExchangeBoxes boxes_;
   FabricTime deadline_, creation_deadline_;
-  bool broken_ = false;  // a mailbox was refused: what others have opened is not known
+  int gather_box_ = -1;
+  std::int64_t gather_bytes_ = -1;  // of its longest message
+  bool broken_ = false;             // a mailbox was refused: what others have opened is not known
 };
 
 }  // namespace motet
