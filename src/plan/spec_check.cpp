@@ -250,7 +250,7 @@ std::vector<Refusal> check_inputs(const LayerSpec& spec, const Deployment& deplo
   check_deployment(deployment, out);
   check_extents(spec, deployment, out);
   if (!out.empty()) return out;  // every later rule divides or multiplies extents
-  if (catalog.fabric(deployment.fabric) == nullptr) {
+  if (deployment.tp * deployment.ep > 1 && catalog.fabric(deployment.fabric) == nullptr) {
     std::vector<std::string> known;
     for (const FabricTraits& fabric : catalog.fabrics) known.emplace_back(fabric.name);
     out.push_back(
