@@ -79,19 +79,21 @@ std::unique_ptr<Layer> create_layer(const Plan& plan, std::shared_ptr<const Laye
     return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options, nullptr, nullptr);
   }
   auto ours = std::static_pointer_cast<GroupImpl>(std::move(group));
-  const auto or_leave = [&](auto make) {
+  // Making a layer is two steps on every rank: the agreement, and all have made it. A rank that fails leaves what is left of them.
+  const auto or_leave = [&](int steps, auto make) {
     try {
       return make();
     } catch (...) {
-      ours->leave();
+      for (; steps > 0; --steps) ours->leave();
       throw;
     }
   };
-  or_leave(check);
-  ours->agree(plan);
-  auto exchange = or_leave([&] { return ours->make_exchange(plan); });
-  auto layer = or_leave(
-      [&] { return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options, ours, std::move(exchange)); });
+  or_leave(2, check);
+  or_leave(1, [&] { ours->agree(plan); });
+  auto exchange = or_leave(1, [&] { return ours->make_exchange(plan); });
+  auto layer = or_leave(1, [&] {
+    return std::make_unique<LayerImpl>(plan, std::move(weights), hooks, executor, options, ours, std::move(exchange));
+  });
   ours->agree(plan);  // all have made it
   return layer;
 }
