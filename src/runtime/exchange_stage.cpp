@@ -72,7 +72,7 @@ void LayerImpl::prepare_received(const Call& call) noexcept {
   });
 }
 
-RunStatus LayerImpl::combine(const Call&) noexcept {
+RunStatus LayerImpl::combine() noexcept {
   exchange_->combine(areas_.partial, extents_.dispatch, areas_.routed);
   return exchange_->wait() == StepState::idle ? RunStatus{} : step_status();
 }

@@ -73,7 +73,7 @@ RunStatus LayerImpl::run_stages(Call& call) noexcept {
   stage(StageId::experts, [&] { run_experts(call); });
   stage(StageId::finalize, [&] { status = finalize(call); });
   if (!status.ok()) return status;
-  if (dispatches()) stage(StageId::combine, [&] { status = combine(call); });
+  if (dispatches()) stage(StageId::combine, [&] { status = combine(); });
   if (!status.ok()) return status;
   stage(StageId::tail, [&] { status = run_tail(call); });
   return status.ok() ? check_canaries() : status;

@@ -62,7 +62,7 @@ class LayerImpl final : public Layer {
   void begin_step(const Call* call) noexcept;
   RunStatus dispatch(Call& call) noexcept;
   void prepare_received(const Call& call) noexcept;
-  RunStatus combine(const Call& call) noexcept;
+  RunStatus combine() noexcept;
   RunStatus reduce(float* values) noexcept;
   RunStatus step_status() const noexcept;
   void leave_step() noexcept;
