@@ -146,7 +146,7 @@ struct Refusal {
 };
 
 struct Choice {
-  std::string kind;                ///< backend, target, arithmetic, residence, threads, strategy, scheduler, finalize
+  std::string kind;                ///< backend, target, arithmetic, residence, threads, strategy, wire, scheduler, finalize
   std::string name;
   Verdict verdict = Verdict::eligible;
   std::string reason{};            ///< why chosen or merely eligible
