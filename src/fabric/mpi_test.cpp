@@ -219,11 +219,12 @@ TEST(Mpi, AStoppedRankIsSilentAndComesTooLate) {
   EXPECT_EQ(got.bytes, 4);
 }
 
-/// Ranks that do not open the same mailboxes: a message is longer than the buffer that waits for it, which is an error of MPI.
+/// Ranks that do not open the same mailboxes: a message is longer than the buffer that waits for it, which is an error of MPI. Short
+/// enough to travel in one piece: of a longer one, Open MPI 4.1 writes more than the buffer holds when it reads the peer's memory.
 TEST(MpiAtTheEnd, AnErrorOnAPeerIsThatPeersPoison) {
   MOTET_IN_LAUNCH_OF(launched_ranks() == 3 && std::getenv("MOTET_TEST_AT_THE_END") != nullptr);
   auto end = endpoint();
-  const std::int64_t bytes = end->rank() == 0 ? 4096 : 8;
+  const std::int64_t bytes = end->rank() == 0 ? 1024 : 8;
   const int box = end->open({"a test", bytes});
   const FabricTime begin = end->now(), deadline = begin + seconds(20);
   for (Rank to = 0; to < 3; ++to) {
