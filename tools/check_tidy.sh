@@ -19,9 +19,20 @@ if [ ${#files[@]} -eq 0 ]; then
     case ${files[i]} in */topology_*.cpp | */mpi_module.cpp) grep -qF "\"${files[i]}\"" "$database" || unset "files[i]" ;; esac
   done
 fi
-# The build's flags are g++'s: clang does not know all of them, nor can it read its precompiled headers.
+# The build's flags are g++'s: clang does not know all of them, nor can it read its precompiled headers. Sources that are compiled
+# for each instruction set are read for one of them, unless --full.
 mkdir -p "$build/tidy"
-sed 's/ -include [^ ]*cmake_pch\.hxx//g' "$database" >"$build/tidy/compile_commands.json"
+python3 - "$database" "$build/tidy/compile_commands.json" "$name" <<'PYTHON'
+import json, re, sys
+
+database, out, name = sys.argv[1:]
+entries = {}
+for entry in json.load(open(database)):
+    entry["command"] = re.sub(r" -include \S*cmake_pch\.hxx", "", entry["command"])
+    if name.startswith("full") or entry["file"] not in entries or "MOTET_TARGET=avx512_bf16 " in entry["command"]:
+        entries[entry["command" if name.startswith("full") else "file"]] = entry
+json.dump(list(entries.values()), open(out, "w"))
+PYTHON
 printf '%s\0' "${files[@]}" |
   xargs -0 -P "$(nproc)" -n 4 clang-tidy -p "$build/tidy" --quiet --checks="$checks" --warnings-as-errors='*' --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-error 2>&1 |
   { grep -v -e 'warnings generated' -e 'warning generated' || true; }

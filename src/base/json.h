@@ -8,7 +8,7 @@
 
 namespace motet {
 
-/// Objects keep their keys sorted. Use `Json` for values that are built and dumped, and for parsed text.
+/// Objects keep their keys sorted. For values that are built and dumped, and for parsed text.
 using Json = nlohmann::json;
 
 /// Parses untrusted text. `what` names it in errors, such as "config.json" or "header of model-00001.safetensors".

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/json.h"
 #include "checkpoint/text.h"
 
 namespace motet {
@@ -79,9 +80,9 @@ QuantizationHints read_hints(const Json& object, std::string where) {
 
 }  // namespace
 
-Config::Config(std::string_view text, std::string_view quantization_text) : root_(parse_json(text, "config.json")) {
-  if (!root_.is_object()) wrong_type("config.json", "the file", "an object", root_);
-  text_ = member(root_, "text_config");
+Config::Config(std::string_view text, std::string_view quantization_text) : root_(std::make_unique<Json>(parse_json(text, "config.json"))) {
+  if (!root_->is_object()) wrong_type("config.json", "the file", "an object", *root_);
+  text_ = member(*root_, "text_config");
   if (text_ && !text_->is_object()) wrong_type("config.json", "'text_config'", "an object", *text_);
   if (const Json* const hints = find({"quantization_config"})) {
     quantization_ = read_hints(*hints, "config.json: 'quantization_config'");
@@ -92,8 +93,10 @@ Config::Config(std::string_view text, std::string_view quantization_text) : root
   }
 }
 
+Config::~Config() = default;
+
 const Json* Config::find(Keys keys) const {
-  for (const Json* const object : {text_, &root_}) {
+  for (const Json* const object : {text_, root_.get()}) {
     if (!object) continue;
     for (const std::string_view key : keys) {
       if (const Json* const value = member(*object, key)) return value;
@@ -170,7 +173,7 @@ std::optional<std::vector<std::string>> Config::texts(Keys keys) const {
 
 std::vector<std::string> Config::model_types() const {
   std::vector<std::string> out;
-  for (const Json* const object : {text_, &root_}) {
+  for (const Json* const object : {text_, root_.get()}) {
     if (!object) continue;
     if (std::string type = text_member(*object, "model_type", "config.json"); !type.empty()) out.push_back(std::move(type));
   }

@@ -5,13 +5,14 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 
 namespace motet {
 
@@ -33,6 +34,7 @@ class Config {
  public:
   /// `quantization_text` is hf_quant_config.json, "" when there is none.
   Config(std::string_view text, std::string_view quantization_text);
+  ~Config();
 
   const Json* find(Keys keys) const;                             ///< null when absent
   bool has(Keys keys) const { return find(keys) != nullptr; }
@@ -51,7 +53,7 @@ class Config {
   const QuantizationHints& quantization() const { return quantization_; }
 
  private:
-  Json root_;
+  const std::unique_ptr<const Json> root_;
   const Json* text_ = nullptr;         // text_config, or null
   QuantizationHints quantization_;
 

@@ -15,6 +15,13 @@
 
 namespace motet::laws {
 
+/// Under sanitizers every case takes ten times as long: fewer ways to compute, and to spread.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = false;
+#endif
+
 const Environment& machine();
 /// Every form of the best target and of `generic`, and the backends without targets. MOTET_TARGET makes another the best:
 /// `make test-all` goes through all that are usable.
@@ -55,7 +62,8 @@ std::vector<double> oracle(const LayerSpec& spec, const LayerWeights& weights, c
 /// Relative L2 distance over all tokens.
 double distance(const std::vector<float>& output, const std::vector<double>& truth);
 
-/// Runs one check of src/runtime/law_checks over every usable way and every shape, each in bf16 (hidden-2880 in mxfp4).
+/// Runs one check of src/runtime/law_checks over every usable way and every shape, each in bf16 (hidden-2880 in mxfp4); when kSlow,
+/// over a third of the pairs.
 void hold_everywhere(const std::string& law_check);
 
 /// The code of the Error that `body` throws, or ok. The text goes to `*text`.
