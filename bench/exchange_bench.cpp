@@ -194,7 +194,9 @@ void run_rank(const Cell& cell, const Options& options, int segment, std::int64_
     const std::int64_t came = shape.part_bytes.empty() ? cell.tokens : exchange.received().rows;
     if (rows.bytes() == 0) rows = filled(came * kWidth * 4, 0x3e);  // as many come in each step
     if (!shape.part_bytes.empty())
-      for (const SourceRows& source : exchange.received().sources) read_lines(source.parts[0], source.rows * kWidth * 2);
+      for (const SourceRows& source : exchange.received().sources)
+        for (std::int64_t row = 0; row < source.rows; ++row)
+          read_lines(source.parts[0] + source.place(row) * kWidth * 2, kWidth * 2);
     const double resumed = now_us();
     exchange.combine(reinterpret_cast<const float*>(rows.data()), kWidth, reinterpret_cast<float*>(routed.data()));
     if (exchange.wait() != StepState::idle) throw Error(ErrorCode::rank_missing, "a combine failed");

@@ -17,7 +17,7 @@ namespace motet {
 
 struct GroupOptions {
   std::int64_t mailbox_bytes = 0;   ///< of all ranks: the sum of mailbox_bytes_of() of the plans that will run, or more
-  double deadline = 30;             ///< seconds from the begin of a forward's exchange to its end, the experts' work in between included
+  double deadline = 30;             ///< seconds from the begin of the exchange of a forward, or of one chunk of it, to its end, the experts' work in between included
   double creation_deadline = 600;   ///< seconds that Layer::create waits for other ranks, which may repack weights meanwhile
 };
 

@@ -74,7 +74,7 @@ struct ForwardStats {
   double seconds[11] = {};                 ///< indexed by StageId
   double total_seconds = 0;
   std::int64_t tokens = 0, rows = 0, experts_used = 0;
-  std::int64_t weight_bytes = 0;           ///< distinct weight bytes that had to be read
+  std::int64_t weight_bytes = 0;           ///< weight bytes that had to be read: distinct ones, again in each chunk
   double flops = 0;                        ///< multiplications and additions of valid elements
 };
 
@@ -101,6 +101,7 @@ class Layer {
   virtual const Plan& plan() const noexcept = 0;
   /// Asks first whether the mapped files are what they were (file_changed). A file that another program cuts short in the middle of
   /// a forward makes the lost pages fault: the operating system sends SIGBUS, which ends a process that does not handle it.
+  /// Tokens run chunk by chunk where the deployment says so; ranks run as many chunks as the one with the most tokens.
   /// With several ranks a forward that fails on one fails on all: rank_missing, step_left, ranks_disagree. The next one is whole again.
   virtual RunStatus forward(const ForwardInput& input, const ForwardOutput& output) noexcept = 0;
   /// In place of the next forward, for a rank that has to stop: the other ranks' ends at once with step_left. Nothing on one rank.

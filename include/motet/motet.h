@@ -103,8 +103,9 @@ typedef struct motet_deployment {
   int32_t invariant;             /* 0 or 1 */
   int32_t allow_substitution;    /* 0 or 1 */
   motet_residence residence;
+  int64_t chunk_tokens;          /* most tokens that run at once: a forward of more takes them chunk by chunk; 0 = all */
 } motet_deployment;
-#define MOTET_DEPLOYMENT_INIT {sizeof(motet_deployment), 1, 1, 1, MOTET_BF16, MOTET_ARITHMETIC_BF16, 0, NULL, NULL, 0, 0, 0, 0}
+#define MOTET_DEPLOYMENT_INIT {sizeof(motet_deployment), 1, 1, 1, MOTET_BF16, MOTET_ARITHMETIC_BF16, 0, NULL, NULL, 0, 0, 0, 0, 0}
 
 /* Plans one MoE layer of a checkpoint for this machine. Every refusal is in motet_last_error(). */
 MOTET_API motet_status motet_plan_create(const motet_checkpoint* checkpoint, int64_t layer, const motet_deployment* deployment, motet_plan** out);

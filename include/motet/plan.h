@@ -202,7 +202,7 @@ struct MemoryPlan {
   std::int64_t peak = 0;           ///< anonymous + mapped
   std::int64_t limit = 0;
   Fit fit = Fit::fits;
-  std::string advice;              ///< "would with --tokens 512" and the like
+  std::string advice;              ///< "would with --chunk-tokens 512" and the like
   bool operator==(const MemoryPlan&) const = default;
 };
 
@@ -248,7 +248,7 @@ struct Plan {
   const Width* width(Axis axis) const noexcept;
   std::int64_t stored(Axis axis) const noexcept;     ///< 0 when there is no such axis
   const Area* area(AreaId id) const noexcept;        ///< null when the layer needs none
-  /// Most rows of the permuted batch: tokens * top_k on one rank, what this rank's experts may get from all on several.
+  /// Most rows of the permuted batch: tokens at once * top_k on one rank, what this rank's experts may get from all on several.
   std::int64_t max_rows() const noexcept;
   /// What forward returns for this many tokens, 0 included. Fake operators and the real path both call it.
   OutputType output(std::int64_t tokens) const noexcept;

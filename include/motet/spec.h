@@ -141,6 +141,7 @@ struct Wishes {
 
 struct Deployment {
   std::int64_t tokens = 1;         ///< most tokens of one forward on any rank
+  std::int64_t chunk_tokens = 0;   ///< most tokens that run at once: a forward of more takes them chunk by chunk; 0 = all at once
   std::int64_t tp = 1;             ///< ranks that split the intermediate dimension
   std::int64_t ep = 1;             ///< ranks that split the experts; ranks = tp * ep
   TokenPlacement placement = TokenPlacement::sharded;
@@ -148,6 +149,8 @@ struct Deployment {
   DType input = DType::bf16;       ///< dtype of hidden states and of the output
   std::int64_t memory_limit = 0;   ///< bytes; 0 = what the environment has
   Wishes wishes = {};
+  /// Most tokens that run at once: workspace and messages are made for so many.
+  std::int64_t at_once() const noexcept { return chunk_tokens > 0 && chunk_tokens < tokens ? chunk_tokens : tokens; }
   bool operator==(const Deployment&) const = default;
 };
 

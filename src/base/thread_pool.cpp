@@ -34,10 +34,15 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noex
   value.wait(old, std::memory_order_acquire);
 }
 
-/// Processors for workers 1.., the caller's present one last; empty when there are not enough to give each its own.
-std::vector<int> choose_processors(int threads) {
+/// Processors for workers 1.. and last for the caller, its present one where there is one pool; empty when there are not enough to
+/// give each its own.
+std::vector<int> choose_processors(int threads, PoolShare share) {
   std::vector<int> allowed = allowed_processors();
-  if (static_cast<std::size_t>(threads) > allowed.size()) return {};
+  const auto each = static_cast<std::size_t>(threads), pool = static_cast<std::size_t>(share.pool);
+  if (each * static_cast<std::size_t>(share.pools) > allowed.size()) return {};
+  if (share.pools > 1)
+    return {allowed.begin() + static_cast<std::ptrdiff_t>(each * pool),
+            allowed.begin() + static_cast<std::ptrdiff_t>(each * (pool + 1))};
   const auto here = std::find(allowed.begin(), allowed.end(), sched_getcpu());
   if (here != allowed.end()) std::rotate(here, here + 1, allowed.end());
   return allowed;
@@ -74,10 +79,11 @@ std::vector<int> allowed_processors() {
   return {0};
 }
 
-ThreadPool::ThreadPool(int threads)
+ThreadPool::ThreadPool(int threads, PoolShare share)
     : threads_(threads), shares_(threads < 1 ? 1 : static_cast<std::size_t>(threads)), processors_(shares_.size(), -1) {
   MOTET_CHECK(threads >= 1, "threads %d", threads);
-  const std::vector<int> processors = choose_processors(threads);
+  MOTET_CHECK(share.pool >= 0 && share.pool < share.pools, "pool %d of %d", share.pool, share.pools);
+  const std::vector<int> processors = choose_processors(threads, share);
   const BlockedSignals blocked;
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) {

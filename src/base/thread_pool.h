@@ -11,16 +11,21 @@
 
 namespace motet {
 
+/// Pools that run at the same time on the same processors.
+struct PoolShare {
+  int pool = 0, pools = 1;  ///< this one, of how many of as many threads
+};
+
 /// `threads` threads in all: the caller of run() is thread 0, the others are pinned to distinct processors of the creator's
-/// affinity mask when it has enough of them. The caller's own thread is never pinned.
+/// affinity mask when it has enough of them for all pools. The caller's own thread is never pinned.
 ///
 /// Pieces: thread t owns [pieces*t/threads, pieces*(t+1)/threads), takes its own in order, then helps the others, so a thread that
 /// the system took away costs one piece. Idle threads spin at most kSpin, then sleep. Every piece runs in DefaultFpState. Nothing
 /// allocates after construction.
 class ThreadPool final : public Executor {
  public:
-  /// Throws Error(would_not_fit) when the system refuses a thread. Requires threads >= 1.
-  explicit ThreadPool(int threads);
+  /// Throws Error(would_not_fit) when the system refuses a thread. Requires threads >= 1 and 0 <= pool < pools.
+  explicit ThreadPool(int threads, PoolShare share = {});
   ~ThreadPool() override;
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -188,6 +188,24 @@ TEST(ThreadPool, WorkersHaveProcessorsOfTheirOwnOrNoneAtAll) {
   EXPECT_EQ(static_cast<int>(allowed_processors().size()), allowed) << "the caller's own mask is untouched";
 }
 
+TEST(ThreadPool, PoolsThatShareProcessorsPinNoTwoWorkersToOne) {
+  const int allowed = static_cast<int>(allowed_processors().size());
+  for (const int pools : {2, std::max(2, allowed / 2)}) {
+    const int threads = std::max(2, allowed / pools);
+    std::vector<int> seen;
+    for (int p = 0; p < pools; ++p) {
+      ThreadPool pool(threads, {p, pools});
+      for (int thread = 1; thread < threads; ++thread) seen.push_back(pool.processor_of(thread));
+    }
+    std::sort(seen.begin(), seen.end());
+    if (pools * threads > allowed) {
+      EXPECT_EQ(seen.back(), -1) << "not enough for all: none is pinned";
+    } else {
+      EXPECT_TRUE(seen.front() >= 0 && std::adjacent_find(seen.begin(), seen.end()) == seen.end()) << pools;
+    }
+  }
+}
+
 TEST(Arena, IsZeroedAlignedAndExact) {
   for (const std::int64_t bytes :
        {std::int64_t{1}, std::int64_t{4097}, kHugePageBytes - 1, kHugePageBytes, 3 * kHugePageBytes + 5}) {

@@ -90,6 +90,7 @@ bool flag_of(std::int32_t value, const char* name) {
 Deployment deployment_of(const motet_deployment& given) {
   Deployment result;
   result.tokens = given.tokens;
+  result.chunk_tokens = given.chunk_tokens;
   result.tp = given.tp == 0 ? 1 : given.tp;
   result.ep = given.ep == 0 ? 1 : given.ep;
   result.input = dtype_of(given.input);

@@ -16,12 +16,12 @@ struct WishOptions {
   std::string backend, target, strategy, wire, arithmetic = "bf16", residence = "mapped", finalize = "builtin", memory_limit;
   bool invariant = false, allow_substitution = false;
   int threads = 0;
+  std::int64_t chunk_tokens = 0;
 
   /// --finalize only where a command can honour it: `run` and `bench` compute finalized output.
   void add_to(CLI::App& app, bool with_finalize);
-  /// Throws Error(invalid_argument) with a suggestion for a mistyped name.
-  Wishes wishes() const;
-  std::int64_t memory_limit_bytes() const;
+  /// Sets wishes, memory_limit and chunk_tokens. Throws Error(invalid_argument) with a suggestion for a mistyped name.
+  void apply(Deployment& deployment) const;
 };
 
 /// Options about ranks that plan and run have in common.

@@ -142,8 +142,7 @@ Plan plan_cell(const LayerSpec& spec, std::int64_t tokens, const Environment& en
   Deployment deployment;
   deployment.tokens = tokens;
   deployment.input = DType::bf16;
-  deployment.memory_limit = options.wishes.memory_limit_bytes();
-  deployment.wishes = options.wishes.wishes();
+  options.wishes.apply(deployment);
   return plan(spec, deployment, environment).value();
 }
 
@@ -190,7 +189,7 @@ Cell time_cell(const Subject& subject, const Plan& made, std::unique_ptr<RatePro
 Json cell_json(const Subject& subject, const Cell& cell) {
   Json result = {{"shape", subject.name}, {"format", subject.spec.gate_up.format}, {"tokens", cell.tokens}, {"threads", cell.plan.threads},
                  {"arithmetic", cell.plan.recipe.arithmetic}, {"residence", name_of(cell.plan.deployment.wishes.residence)}, {"target", cell.plan.target},
-                 {"invariant", cell.plan.deployment.wishes.invariant}, {"median_ms", cell.median_seconds * 1e3}, {"p90_ms", cell.p90_seconds * 1e3},
+                 {"invariant", cell.plan.deployment.wishes.invariant}, {"chunk_tokens", cell.plan.deployment.at_once()}, {"median_ms", cell.median_seconds * 1e3}, {"p90_ms", cell.p90_seconds * 1e3},
                  {"tokens_per_s", static_cast<double>(cell.tokens) / cell.median_seconds}, {"gb_per_s", cell.bytes / cell.median_seconds / 1e9},
                  {"gflop_per_s", cell.flops / cell.median_seconds / 1e9}, {"experts_used", cell.experts_used}};
   result["limit"] = cell.limit.name.empty() ? Json(nullptr) : Json(cell.limit.name);

@@ -63,15 +63,12 @@ int report_refusals(const PlanResult& result) {
 }
 
 int run() {
-  const Wishes wishes = options.wishes.wishes();
-  const std::int64_t limit = options.wishes.memory_limit_bytes();
-  const auto checkpoint = Checkpoint::open(options.checkpoint);
-  const LayerSummary& layer = wanted_layer(*checkpoint, options.layer);
   Deployment deployment;
   deployment.tokens = options.tokens;
   options.ranks.apply(deployment);
-  deployment.memory_limit = limit;
-  deployment.wishes = wishes;
+  options.wishes.apply(deployment);
+  const auto checkpoint = Checkpoint::open(options.checkpoint);
+  const LayerSummary& layer = wanted_layer(*checkpoint, options.layer);
   const PlanResult result = plan(layer.spec, deployment, Environment::probe());
   if (!result.plan) return report_refusals(result);
   const Plan& made = *result.plan;

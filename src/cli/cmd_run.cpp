@@ -62,8 +62,7 @@ Plan plan_layer(const LayerSpec& spec, const InputShape& input, const Environmen
   options.ranks.apply(deployment);
   deployment.tokens = std::max<std::int64_t>(tokens_of_a_rank(input.tokens, deployment), 1);
   deployment.input = input.dtype;
-  deployment.memory_limit = options.wishes.memory_limit_bytes();
-  deployment.wishes = options.wishes.wishes();
+  options.wishes.apply(deployment);
   if (!options.hook.empty()) deployment.wishes.finalize = Finalize::hook;
   const auto ranks = static_cast<int>(deployment.tp * deployment.ep);
   if (ranks > 1 && mpi_group == nullptr) {  // ranks of a machine share its memory
@@ -299,6 +298,7 @@ Json layer_json(const LayerRun& run) {
   if (!options.no_probe) {
     document["read"] = {{"bytes_per_second", run.rates.read_bytes_per_second}, {"bytes", run.rates.read_bytes}, {"may_be_cached", run.rates.read_may_be_cached}};
   }
+  document["chunk_tokens"] = run.plan.deployment.at_once();
   document["workspace_bytes"] = run.plan.workspace.bytes;
   document["expert_load"] = run.load;
   document["check"] = run.check ? check_json(*run.check) : Json(nullptr);
@@ -309,9 +309,10 @@ Json layer_json(const LayerRun& run) {
 std::string layer_text(const LayerRun& run) {
   const ForwardStats& stats = run.median();
   const LayerSpec& spec = run.plan.spec;
-  std::string text = fmt::format("{}\n  {}: hidden {}, intermediate {}, experts {}, top_k {}, {}\n  {}{} on {} threads, arithmetic {}; plan {}\n  input: {}\n",
+  std::string text = fmt::format("{}\n  {}: hidden {}, intermediate {}, experts {}, top_k {}, {}\n  {}{} on {} threads, arithmetic {}; plan {}\n  input: {}{}\n",
                                  bold(fmt::format("Layer {}", spec.layer)), spec.family, spec.hidden, spec.intermediate, spec.experts, spec.top_k, spec.gate_up.format, run.plan.backend,
-                                 run.plan.target.empty() ? "" : "/" + run.plan.target, run.plan.threads, run.plan.recipe.arithmetic, run.plan.fingerprint.substr(0, 12), run.input.source);
+                                 run.plan.target.empty() ? "" : "/" + run.plan.target, run.plan.threads, run.plan.recipe.arithmetic, run.plan.fingerprint.substr(0, 12), run.input.source,
+                                 run.plan.deployment.chunk_tokens > 0 ? fmt::format(", {} of a rank at once", run.plan.deployment.at_once()) : "");
   for (const std::string& substitution : substitutions(run.plan)) text += fmt::format("  {} {}\n", red("substituted:"), substitution);
   Table table({"stage", "time", "share"});
   for (int stage = 0; stage <= static_cast<int>(StageId::tail); ++stage) {

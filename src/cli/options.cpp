@@ -91,27 +91,29 @@ void WishOptions::add_to(CLI::App& app, bool with_finalize) {
   app.add_option("--residence", residence, "mapped (the file's bytes as they lie) or packed")->group(group)->capture_default_str();
   if (with_finalize) app.add_option("--finalize", finalize, "builtin, unfinalized or hook")->group(group)->capture_default_str();
   app.add_option("--threads", threads, "Threads; 0 = all that this process may use")->check(whole_number(0))->group(group)->capture_default_str();
+  app.add_option("--chunk-tokens", chunk_tokens, "Most tokens that run at once; 0 = all")->check(whole_number(0))->group(group)->capture_default_str();
   app.add_option("--memory-limit", memory_limit, "Most memory, such as 8GiB; default: what the machine has")->group(group);
   app.add_flag("--allow-substitution", allow_substitution, "Take the next best when a wish cannot be met; the plan says so")->group(group);
 }
 
-Wishes WishOptions::wishes() const {
+void WishOptions::apply(Deployment& deployment) const {
   must_know("--backend", backend, names_of(backends()));
   must_know("--target", target, names_of(targets()));
   must_know("--strategy", strategy, names_of(strategies()));
   must_know("--wire", wire, {"fp32", "bf16", "fp8"});
-  Wishes result;
-  result.backend = backend;
-  result.target = target;
-  result.strategy = strategy;
-  result.wire = wire;
-  result.arithmetic = one_of<Arithmetic>("--arithmetic", arithmetic, {{"exact", Arithmetic::exact}, {"bf16", Arithmetic::bf16}, {"fast", Arithmetic::fast}});
-  result.invariant = invariant;
-  result.residence = one_of<Residence>("--residence", residence, {{"mapped", Residence::mapped}, {"packed", Residence::packed}});
-  result.finalize = one_of<Finalize>("--finalize", finalize, {{"builtin", Finalize::builtin}, {"unfinalized", Finalize::unfinalized}, {"hook", Finalize::hook}});
-  result.threads = threads;
-  result.allow_substitution = allow_substitution;
-  return result;
+  deployment.chunk_tokens = chunk_tokens;
+  deployment.memory_limit = memory_limit.empty() ? 0 : parse_bytes(memory_limit);
+  Wishes& wishes = deployment.wishes;
+  wishes.backend = backend;
+  wishes.target = target;
+  wishes.strategy = strategy;
+  wishes.wire = wire;
+  wishes.arithmetic = one_of<Arithmetic>("--arithmetic", arithmetic, {{"exact", Arithmetic::exact}, {"bf16", Arithmetic::bf16}, {"fast", Arithmetic::fast}});
+  wishes.invariant = invariant;
+  wishes.residence = one_of<Residence>("--residence", residence, {{"mapped", Residence::mapped}, {"packed", Residence::packed}});
+  wishes.finalize = one_of<Finalize>("--finalize", finalize, {{"builtin", Finalize::builtin}, {"unfinalized", Finalize::unfinalized}, {"hook", Finalize::hook}});
+  wishes.threads = threads;
+  wishes.allow_substitution = allow_substitution;
 }
 
 void RankOptions::add_to(CLI::App& app) {
@@ -135,8 +137,6 @@ void RankOptions::apply(Deployment& deployment) const {
   }
   deployment.placement = replicated ? TokenPlacement::replicated : TokenPlacement::sharded;
 }
-
-std::int64_t WishOptions::memory_limit_bytes() const { return memory_limit.empty() ? 0 : parse_bytes(memory_limit); }
 
 CLI::Validator whole_number(std::int64_t least) {
   return {[least](std::string& text) {

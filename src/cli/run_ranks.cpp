@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <new>
 #include <numeric>
+#include <system_error>
 #include <thread>
 
 #include "interrupt.h"
@@ -164,10 +166,24 @@ class RankBody {
 };
 
 void run_threads(const Plan& plan, const GroupOptions& options, const RankBody& body) {
+  std::vector<std::shared_ptr<Group>> groups = Group::threads(static_cast<int>(plan.ranks.size()), options);
+  enum Start { wait, go, stop };  // a rank begins when all have a thread
+  std::atomic<Start> start{wait};
   std::vector<std::thread> threads;
-  for (std::shared_ptr<Group>& group : Group::threads(static_cast<int>(plan.ranks.size()), options))
-    threads.emplace_back([&body, group = std::move(group)]() mutable { body.run(std::move(group)); });
+  std::string refused;
+  try {
+    for (std::shared_ptr<Group>& group : groups)
+      threads.emplace_back([&body, &start, &group] {
+        start.wait(wait);
+        if (start == go) body.run(std::move(group));
+      });
+  } catch (const std::system_error& error) {
+    refused = error.what();
+  }
+  start = refused.empty() ? go : stop;
+  start.notify_all();
   for (std::thread& thread : threads) thread.join();
+  if (!refused.empty()) throw Error(ErrorCode::would_not_fit, fmt::format("{} ranks are as many threads, but starting rank {} was refused ({}); use fewer ranks", groups.size(), threads.size(), refused));
 }
 
 /// Rank 0 is this process, the others are children; one that dies is named on the board.

@@ -31,7 +31,8 @@ struct SlotRange {
 
 /// What all ranks agree on.
 struct ExchangeShape {
-  std::int64_t max_tokens = 0;  ///< of any rank, in any step; times top_k below 2^31
+  std::int64_t max_tokens = 0;      ///< of any rank, in any step; times top_k below 2^31
+  std::int64_t forward_tokens = 0;  ///< of any rank, in all steps of a forward that is cut into chunks; 0 = max_tokens
   std::int64_t top_k = 1;
   std::int64_t width = 0;             ///< of the rows that come back, fp32 elements
   DType wire = DType::f32;            ///< of the rows that come back: f32 or bf16, rounded once
@@ -51,16 +52,21 @@ struct ExchangeBoxes {
 /// This rank's tokens. Borrowed until the step is done.
 struct Outgoing {
   std::int64_t tokens = 0;
+  std::int64_t chunk = 0;                        ///< of the forward: equal on all ranks
+  std::int64_t forward_tokens = 0;               ///< in all chunks, at least `tokens`; 0 = tokens
   const std::int32_t* slot = nullptr;            ///< [tokens, top_k]; -1 = nobody
   const float* weight = nullptr;                 ///< [tokens, top_k]
   std::span<const std::byte* const> parts = {};  ///< token t of part p at parts[p] + t * part_bytes[p]
 };
 
-/// Rows of one rank's tokens, as they lie in the fabric's memory.
+/// Rows of one rank's tokens: others' as they lie in the fabric's memory, this rank's own where they were given.
 struct SourceRows {
   std::int64_t first = 0, rows = 0;        ///< in the order of all received rows
-  const std::byte* parts[kMaxParts] = {};  ///< [rows, part_bytes]
+  const std::byte* parts[kMaxParts] = {};  ///< row i at parts[p] + place(i) * part_bytes[p]
   const std::int32_t* choice = nullptr;    ///< [rows]: token * top_k + k where a row is a choice, else the token
+  std::int64_t own = 0;                    ///< choices of a token where parts are those that were given, else 0
+
+  std::int64_t place(std::int64_t i) const noexcept { return own == 0 ? i : choice[i] / own; }
 };
 
 /// What came, in order of (rank, token, k). Valid until the step is done or failed.
@@ -98,6 +104,9 @@ class Exchange {
 
   /// Requires `received`.
   const Received& received() const noexcept;
+  /// Most tokens of any rank in all chunks of this forward: from it follows how many there are. Known once received; nothing is
+  /// where nothing was dispatched.
+  std::int64_t forward_tokens() const noexcept { return forward_tokens_; }
   /// Sends back rows[i], fp32, one for each received row (zeros for a row without a slot here), `width` elements from
   /// rows + i * stride on; poll() writes the routed sums, fp32 [tokens, width], to `routed` before the state is idle. Both are
   /// borrowed until then. Where nothing was dispatched: one row for each token, and `routed` may be the same memory.
@@ -159,6 +168,7 @@ class Exchange {
   FabricTime deadline_{0};  // of the phase; combine_deadline_ of the step
   FabricTime combine_deadline_{0};
   Outgoing outgoing_;
+  std::int64_t forward_tokens_ = 0;
   const float* rows_ = nullptr;
   std::int64_t rows_stride_ = 0;
   float* routed_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "base/numbers.h"
@@ -151,11 +152,11 @@ std::vector<float> run_experts(const Case& c, Rank rank, int step, const Receive
     for (std::int64_t i = 0; i < source.rows; ++i) {
       const std::int64_t row = source.first + i,
                          token = received.choices == 1 && c.top_k > 1 ? source.choice[i] / c.top_k : source.choice[i];
-      const std::byte* const name = source.parts[1] + i * 5;
+      const std::byte* const name = source.parts[1] + source.place(i) * 5;
       EXPECT_EQ(name[0], static_cast<std::byte>(from));
       EXPECT_EQ(name[1], static_cast<std::byte>(token));
       EXPECT_EQ(name[2], static_cast<std::byte>(step));
-      const float* const x = reinterpret_cast<const float*>(source.parts[0]) + i * c.width;
+      const float* const x = reinterpret_cast<const float*>(source.parts[0]) + source.place(i) * c.width;
       float* const sum = rows.data() + row * c.width;
       for (std::int64_t k = 0; k < received.choices; ++k) {
         const std::int32_t slot = received.slot[row * received.choices + k];
@@ -462,26 +463,69 @@ TEST(Exchange, IsNotFailedByAStepThatAnotherRankLeavesLater) {
   }
 }
 
-TEST(Exchange, TakesNoMessageThatClaimsMoreThanItHolds) {
-  testing::run_threads(2, [](Endpoint& end) {
-    const Case c{.ranks = 2};
-    if (end.rank() == 1) {  // the right contract, learnt from rank 0's message, and too many rows
-      const int box = end.open({"dispatched rows", 64 + 9 * (4 + 12 + 12 + 37 * 4 + 5) + 5 * 64});
-      const FabricTime deadline = end.now() + seconds(60);
+/// What rank 0 makes of a message of rows from rank 1: the one that it sent itself there, changed.
+StepFailure failure_by(const std::function<void(std::byte* message)>& change) {
+  StepFailure failure = StepFailure::none;
+  testing::run_threads(2, [&](Endpoint& end) {
+    const Case c{.ranks = 2, .top_k = 1, .choices = Case::Choices::all_to_one};
+    ExchangeShape shape = c.shape();
+    shape.forward_tokens = 3 * c.max_tokens;
+    shape.slots = {{0, 61}, {0, 61}};  // both hold all: a message is what the other would send
+    const FabricTime deadline = end.now() + seconds(60);
+    if (end.rank() == 1) {
+      const ExchangeSizes sizes = exchange_sizes(*find_strategy("alltoall"), {.ranks = 2,
+                                                                              .holders = 2,
+                                                                              .tokens = c.max_tokens,
+                                                                              .top_k = c.top_k,
+                                                                              .width = c.width,
+                                                                              .wire = c.wire,
+                                                                              .part_bytes = shape.part_bytes});
+      const int box = end.open({"dispatched rows", sizes.dispatch_bytes});
       std::optional<ByteSpan> theirs;
       while (!(theirs = end.arrived(box, 0, 1)) && end.now() < deadline) end.wait(deadline);
       ASSERT_TRUE(theirs.has_value());
       std::byte* const slot = end.slot(box, 0, 1);
-      std::copy_n(theirs->data, 64, slot);
-      const std::int64_t rows = std::int64_t{1} << 28;
-      std::memcpy(slot + 8, &rows, 8);
-      end.post(box, 0, 1, 64);
+      std::copy_n(theirs->data, theirs->bytes, slot);
+      change(slot);
+      end.post(box, 0, 1, theirs->bytes);
       return;
     }
-    Exchange exchange(*find_strategy("alltoall"), c.shape(), end);
-    run_step(exchange, c, end, 1, end.now() + seconds(60));
-    EXPECT_EQ(exchange.failure(), StepFailure::contract_mismatch);
+    Exchange exchange(*find_strategy("alltoall"), shape, end);
+    const Tokens tokens = tokens_of(c, 0, 1);  // as many as can be
+    const std::byte* const parts[2] = {reinterpret_cast<const std::byte*>(tokens.x.data()), tokens.names.data()};
+    Outgoing outgoing = outgoing_of(tokens, parts);
+    outgoing.chunk = 1;
+    outgoing.forward_tokens = 2 * c.max_tokens;
+    exchange.begin(outgoing, deadline);
+    if (exchange.wait() == StepState::received) {
+      EXPECT_GE(exchange.forward_tokens(), 2 * c.max_tokens);
+    }
+    failure = exchange.failure();
   });
+  return failure;
+}
+
+template <class T>
+std::function<void(std::byte*)> with(std::int64_t offset, T value) {
+  return [=](std::byte* message) { std::memcpy(message + offset, &value, sizeof value); };
+}
+
+TEST(Exchange, TakesNoMessageThatCannotBe) {
+  constexpr std::int64_t kRows = 8, kChunk = 16, kForwardTokens = 24, kItems = 64;
+  EXPECT_EQ(failure_by([](std::byte*) {}), StepFailure::none);
+  EXPECT_EQ(failure_by(with(kForwardTokens, std::int64_t{27})), StepFailure::none);
+  const std::function<void(std::byte*)> changes[] = {
+      with(0, std::uint64_t{1}),
+      with(kRows, std::int64_t{1} << 28),  // more than the message holds
+      with(kRows, std::int64_t{-1}),
+      with(kChunk, std::int64_t{0}),  // of another chunk
+      with(kForwardTokens, std::int64_t{28}),
+      with(kForwardTokens, std::int64_t{-1}),
+      with(kItems, std::int32_t{-1}),     // tokens that are none
+      with(kItems, std::int32_t{5}),      // the same twice, or backwards
+      with(kItems + 32, std::int32_t{9})  // beyond the last
+  };
+  for (const auto& change : changes) EXPECT_EQ(failure_by(change), StepFailure::contract_mismatch) << &change - changes;
 }
 
 /// Every rank's failures in each of four steps, in virtual time, with one fault.

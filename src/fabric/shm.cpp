@@ -14,8 +14,8 @@
 namespace motet {
 
 extern const FabricTraits fabric_shm;
-const FabricTraits fabric_shm = {.name = "shm",
-                                 .summary = "ranks are processes of one host; a message is stored where its receiver reads it"};
+const FabricTraits fabric_shm = {
+    .name = "shm", .summary = "ranks are processes of one host; a message is stored where its receiver reads it", .one_host = true};
 
 namespace {
 

@@ -6,8 +6,9 @@
 namespace motet {
 
 extern const FabricTraits fabric_threads;
-const FabricTraits fabric_threads = {
-    .name = "threads", .summary = "ranks are threads of one process; a message is stored where its receiver reads it"};
+const FabricTraits fabric_threads = {.name = "threads",
+                                     .summary = "ranks are threads of one process; a message is stored where its receiver reads it",
+                                     .one_host = true};
 
 namespace {
 

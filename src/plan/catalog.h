@@ -97,6 +97,7 @@ struct StrategyTraits {
 struct FabricTraits {
   std::string_view name, summary;
   bool two_sided = false;              ///< a message has a buffer on both ends; else it is stored where its receiver reads it
+  bool one_host = false;               ///< ranks share the processors of one machine
 };
 
 struct Catalog {

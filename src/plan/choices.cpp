@@ -30,7 +30,7 @@ BackendRequest request_for(const Question& question, const Deployment& deploymen
           .deployment = deployment,
           .environment = question.environment,
           .target = target,
-          .tokens = deployment.tokens,
+          .tokens = deployment.at_once(),
           .experts_here = question.share.experts,
           .intermediate_valid = question.share.intermediate,
           .shared_intermediate_valid = question.share.shared,
@@ -112,6 +112,11 @@ class Selector {
     if (form == Finalize::unfinalized && ranks() > 1)
       return Refusal{"unfinalized_distributed", "unfinalized rows of several ranks need a hook that sums them",
                      std::to_string(ranks()) + " ranks", "one rank, or finalize hook"};
+    const Deployment& deployment = question_.deployment;
+    if (form == Finalize::unfinalized && deployment.at_once() < deployment.tokens)
+      return Refusal{"unfinalized_chunked", "the rows of a chunk make way for those of the next one",
+                     std::to_string(deployment.tokens) + " tokens, chunk_tokens " + std::to_string(deployment.chunk_tokens),
+                     "all tokens at once, or finalize hook"};
     return std::nullopt;
   }
 
@@ -454,11 +459,17 @@ class Selector {
     report({.kind = "scheduler",
             .name = "external",
             .verdict = Verdict::chosen,
-            .reason = "stages run one after the other around the backend"});
+            .reason = "stages run one after the other around the backend" + chunks()});
     report({.kind = "scheduler",
             .name = "fused",
             .verdict = Verdict::refused,
             .refusal = Refusal{"scheduler_not_built", "no backend owns its exchange yet", "fused", "external"}});
+  }
+
+  std::string chunks() const {
+    const Deployment& deployment = question_.deployment;
+    if (deployment.at_once() == deployment.tokens) return "";
+    return ", " + std::to_string(deployment.at_once()) + " tokens at once";
   }
 
   void report_finalize() {

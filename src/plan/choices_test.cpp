@@ -256,6 +256,21 @@ TEST(L12, UnfinalizedRowsOfSeveralRanksNeedAHook) {
   EXPECT_TRUE(fake::try_plan(fake::gpt_oss(), deployment).plan);
 }
 
+TEST(L12, UnfinalizedRowsOfSeveralChunksNeedAHook) {
+  Deployment deployment;
+  deployment.tokens = 9;
+  deployment.chunk_tokens = 8;
+  deployment.wishes.finalize = Finalize::unfinalized;
+  EXPECT_TRUE(fake::has_code(fake::try_plan(fake::gpt_oss(), deployment).refusals, "unfinalized_chunked"));
+  deployment.wishes.finalize = Finalize::hook;
+  const Plan plan = fake::try_plan(fake::gpt_oss(), deployment).plan.value();
+  EXPECT_NE(choice(plan.choices, "scheduler", "external").reason.find("8 tokens at once"), std::string::npos);
+  EXPECT_EQ(plan.width(Axis::tokens)->stored, 8);
+  deployment.chunk_tokens = 9;  // all at once
+  deployment.wishes.finalize = Finalize::unfinalized;
+  EXPECT_TRUE(fake::try_plan(fake::gpt_oss(), deployment).plan);
+}
+
 TEST(L14, TheRoutingWeightHasOneSiteAndTheRecipeNamesIt) {
   LayerSpec spec = fake::gpt_oss();
   spec.top_k = 1;

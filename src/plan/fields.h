@@ -60,8 +60,8 @@ void visit_fields(Visitor& v, const Wishes& value) {
 
 template <class Visitor>
 void visit_fields(Visitor& v, const Deployment& value) {
-  const auto& [tokens, tp, ep, placement, fabric, input, memory_limit, wishes] = value;
-  v("tokens", tokens), v("tp", tp), v("ep", ep), v("placement", placement), v("fabric", fabric), v("input", input), v("memory_limit", memory_limit), v("wishes", wishes);
+  const auto& [tokens, chunk_tokens, tp, ep, placement, fabric, input, memory_limit, wishes] = value;
+  v("tokens", tokens), v("chunk_tokens", chunk_tokens), v("tp", tp), v("ep", ep), v("placement", placement), v("fabric", fabric), v("input", input), v("memory_limit", memory_limit), v("wishes", wishes);
 }
 
 template <class Visitor>

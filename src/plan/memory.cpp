@@ -58,7 +58,7 @@ MemoryPlan make_memory(const Draft& draft, const MemoryQuestion& question) {
   if (memory.limit == 0 || memory.peak <= memory.limit) return memory;
   memory.fit = Fit::would_fit;
   if (const int64_t tokens = tokens_that_fit(question, memory.mapped); tokens > 0) {
-    memory.advice = "would with --tokens " + std::to_string(tokens);
+    memory.advice = (draft.unfinalized() ? "would with --tokens " : "would with --chunk-tokens ") + std::to_string(tokens);
   } else {
     memory.fit = Fit::does_not_fit;
     memory.advice = "not even one token: " + bytes_text(memory.mapped) + " of weights against " + bytes_text(memory.limit);

@@ -52,11 +52,11 @@ TEST(L16, TooManyTokensForTheLimitNamesTheMostThatFit) {
   ASSERT_TRUE(result.plan) << "a plan that does not fit can still be printed";
   EXPECT_EQ(result.plan->memory.fit, Fit::would_fit);
   const std::string advice = result.plan->memory.advice;
-  ASSERT_TRUE(advice.starts_with("would with --tokens ")) << advice;
-  const std::int64_t most = std::stoll(advice.substr(20));
-  deployment.tokens = most;
+  ASSERT_TRUE(advice.starts_with("would with --chunk-tokens ")) << advice;
+  const std::int64_t most = std::stoll(advice.substr(26));
+  deployment.chunk_tokens = most;
   EXPECT_EQ(fake::try_plan(fake::gpt_oss(), deployment).plan->memory.fit, Fit::fits);
-  deployment.tokens = most + 1;
+  deployment.chunk_tokens = most + 1;
   EXPECT_EQ(fake::try_plan(fake::gpt_oss(), deployment).plan->memory.fit, Fit::would_fit);
   try {
     (void)result.value();

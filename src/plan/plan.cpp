@@ -133,7 +133,7 @@ PlanResult plan_with(const LayerSpec& spec, const Deployment& deployment, const 
   result.choices = selection.choices;
   result.refusals = selection.refusals;
   if (!result.refusals.empty()) return result;
-  const Draft draft = make_draft(question, selection, deployment.tokens, selection.storage);
+  const Draft draft = make_draft(question, selection, deployment.at_once(), selection.storage);
   std::vector<Area> areas = needed_areas(draft);
   if (auto refusal = check_areas(areas, draft)) {
     result.refusals.push_back(std::move(*refusal));

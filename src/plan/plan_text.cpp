@@ -156,8 +156,11 @@ std::string layer_text(const Plan& plan) {
   if (spec.latent > 0)
     facts.line("latent", "in " + projection_text(spec.latent_in) + "; out " + projection_text(spec.latent_out) +
                              (spec.latent_norm ? "; norm before out" : ""));
-  facts.line("asked", to_string(plan.deployment.tokens) + " tokens of " + text_of(name_of(plan.deployment.input)) + ", tp " +
-                          to_string(plan.deployment.tp) + ", ep " + to_string(plan.deployment.ep) +
+  const Deployment& deployment = plan.deployment;
+  facts.line("asked", to_string(deployment.tokens) + " tokens" +
+                          (deployment.at_once() < deployment.tokens ? ", " + to_string(deployment.at_once()) + " at once," : "") +
+                          " of " + text_of(name_of(plan.deployment.input)) + ", tp " + to_string(plan.deployment.tp) + ", ep " +
+                          to_string(plan.deployment.ep) +
                           (plan.ranks.size() > 1 ? ", tokens " + text_of(name_of(plan.deployment.placement)) : ""));
   facts.line("taken", "backend " + plan.backend + (plan.target.empty() ? "" : ", target " + plan.target) + ", arithmetic " +
                           plan.recipe.arithmetic + ", " + to_string(plan.threads) + " threads");

@@ -47,6 +47,7 @@ void check_extents(const LayerSpec& spec, const Deployment& deployment, Refusals
   for (const NamedValue& extent : {NamedValue{"latent", spec.latent},
                                    {"shared intermediate", spec.shared.intermediate},
                                    {"zero experts", spec.router.zero_experts},
+                                   {"chunk tokens", deployment.chunk_tokens},
                                    {"layer", spec.layer}})
     need_at_least(out, extent, 0);
   if (deployment.tp < 1 || deployment.ep < 1)
@@ -65,13 +66,12 @@ void check_sizes(const LayerSpec& spec, const Deployment& deployment, Refusals& 
   };
   const int64_t scored = std::min(spec.experts, kLargestSize) + std::min(spec.router.zero_experts, kLargestSize);
   const bool all_to_one = deployment.placement == TokenPlacement::sharded;  // every rank's tokens may need the experts of one
-  const int64_t rows =
-      bounded_product({deployment.tokens, spec.top_k, all_to_one ? bounded_product({deployment.tp, deployment.ep}) : 1});
+  const int64_t tokens = deployment.at_once();
+  const int64_t rows = bounded_product({tokens, spec.top_k, all_to_one ? bounded_product({deployment.tp, deployment.ep}) : 1});
   constexpr int64_t kIds = std::numeric_limits<std::int32_t>::max();
   if (rows > kIds)
-    out.push_back({"too_many_rows", "rows of a forward are numbered in 32 bits",
-                   named("tokens", deployment.tokens) + " x " + named("top_k", spec.top_k),
-                   "tokens * top_k <= " + to_string(kIds)});
+    out.push_back({"too_many_rows", "rows that run at once are numbered in 32 bits",
+                   named("tokens", tokens) + " x " + named("top_k", spec.top_k), "tokens * top_k <= " + to_string(kIds)});
   if (scored > kIds)
     out.push_back({"too_many_experts", "experts are numbered in 32 bits",
                    named("experts", spec.experts) + " + " + named("zero experts", spec.router.zero_experts),
@@ -84,8 +84,8 @@ void check_sizes(const LayerSpec& spec, const Deployment& deployment, Refusals& 
       {"latent projections (hidden x latent)", bounded_product({spec.hidden, spec.latent, 32})},
       {"rows of hidden states (tokens x top_k x hidden)", bounded_product({rows, std::max(spec.hidden, spec.latent), 32})},
       {"intermediate rows (tokens x top_k x intermediate)", bounded_product({rows, spec.intermediate, 32})},
-      {"logits (tokens x experts)", bounded_product({deployment.tokens, scored, 32})},
-      {"shared rows (tokens x shared intermediate)", bounded_product({deployment.tokens, spec.shared.intermediate, 32})}};
+      {"logits (tokens x experts)", bounded_product({tokens, scored, 32})},
+      {"shared rows (tokens x shared intermediate)", bounded_product({tokens, spec.shared.intermediate, 32})}};
   for (const Size& size : sizes)
     if (size.value > kLargestSize)
       out.push_back({"too_large", std::string(size.name) + " must be addressable",

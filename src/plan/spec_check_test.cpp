@@ -26,6 +26,7 @@ const Case kBroken[] = {
     {"extent_not_positive", [](LayerSpec& s, Deployment&) { s.router.groups = 0; }},
     {"extent_not_positive", [](LayerSpec& s, Deployment&) { s.router.zero_experts = -1; }},
     {"extent_not_positive", [](LayerSpec&, Deployment& d) { d.tokens = 0; }},
+    {"extent_not_positive", [](LayerSpec&, Deployment& d) { d.chunk_tokens = -1; }},
     {"extent_not_positive", [](LayerSpec&, Deployment& d) { d.tokens = std::numeric_limits<std::int64_t>::min(); }},
     {"parallel_degree", [](LayerSpec&, Deployment& d) { d.tp = 0; }},
     {"parallel_degree", [](LayerSpec&, Deployment& d) { d.ep = -3; }},

@@ -51,11 +51,12 @@ std::vector<Width> make_widths(const Draft& draft) {
     widths.push_back(
         {.axis = Axis::scale_cols, .valid = cols, .stored = cols, .owner = owner, .reason = "scales of up as published"});
   }
-  widths.push_back({.axis = Axis::tokens,
-                    .valid = draft.tokens,
-                    .stored = draft.tokens,
-                    .owner = "caller",
-                    .reason = "most tokens of one forward"});
+  widths.push_back(
+      {.axis = Axis::tokens,
+       .valid = draft.tokens,
+       .stored = draft.tokens,
+       .owner = "caller",
+       .reason = draft.tokens < draft.deployment.tokens ? "most tokens that run at once" : "most tokens of one forward"});
   return widths;
 }
 

@@ -15,8 +15,9 @@ namespace {
 double output_rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
 
 /// A level's promise is over many tokens; one token's share of it varies. Three times the promise above it for a single token,
-/// falling as the root of their number (evidence: 30 to 60 single Gaussian fp32 tokens on each of six golden checkpoints, worst 2.9 times the promise).
-/// The derived bounds of fp32 sums and of quantised activations hold for one token as for many: nothing is added to them.
+/// falling as the root of their number (evidence: 30 to 60 single Gaussian fp32 tokens on each of six golden checkpoints, worst 2.9
+/// times the promise). The derived bounds of fp32 sums and of quantised activations hold for one token as for many: nothing is
+/// added to them.
 double spread_of(const Plan& run, std::int64_t tokens) {
   if (run.recipe.arithmetic == name_of(KernelArithmetic::f32) || run.area(AreaId::permuted_codes) != nullptr) return 1;
   return 1 + 3 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, tokens)));
@@ -39,6 +40,7 @@ bool row_is_finite(const std::vector<float>& values, std::int64_t row, std::int6
 Plan reference_plan_of(const Plan& run, std::int64_t tokens) {
   Deployment deployment;
   deployment.tokens = std::max<std::int64_t>(1, tokens);
+  deployment.chunk_tokens = run.deployment.chunk_tokens;
   deployment.input = DType::f32;
   deployment.wishes.backend = "reference";
   deployment.wishes.arithmetic = Arithmetic::exact;
@@ -175,8 +177,8 @@ CheckReport check_against(CheckTruth& truth, const Plan& run, const ForwardInput
   report.routing_mismatches = routing.mismatches;
   report.near_ties = routing.near_ties;
   report.weights_abs = routing.weights_abs;
-  report.ok = report.relative_l2 <= report.bound && (distance.compared > 0 || tokens == 0) && distance.not_finite_mismatches == 0 && routing.mismatches == 0 &&
-              routing.weights_abs <= routing.weights_bound;
+  report.ok = report.relative_l2 <= report.bound && (distance.compared > 0 || tokens == 0) && distance.not_finite_mismatches == 0 &&
+              routing.mismatches == 0 && routing.weights_abs <= routing.weights_bound;
   report.text = sentence(report, distance, routing);
   return report;
 }

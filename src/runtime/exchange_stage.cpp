@@ -10,12 +10,14 @@
 
 namespace motet {
 
-/// Every forward is one step of the exchange, with tokens or without (L9). Null: a step without tokens, to be left.
+/// Every chunk of a forward is one step of the exchange, with tokens or without (L9). Null: a step without tokens, to be left.
 void LayerImpl::begin_step(const Call* call) noexcept {
   Outgoing outgoing;
   const std::byte* part = nullptr;
   if (call != nullptr) {
     outgoing.tokens = call->tokens;
+    outgoing.chunk = call->chunk;
+    outgoing.forward_tokens = call->forward_tokens;
     outgoing.slot = slots_.empty() ? areas_.index : slots_.data();
     outgoing.weight = areas_.weights;
     part = extents_.latent == 0 ? static_cast<const std::byte*>(call->input.hidden_states.data)
@@ -60,8 +62,8 @@ void LayerImpl::prepare_received(const Call& call) noexcept {
     auto source = after - 1;
     for (std::int64_t came = begin; came < end; ++came) {
       while (came >= source->first + source->rows) ++source;
-      const ConstMatrix rows{source->parts[0], dtype, source->rows, extents_.dispatch};
-      const auto index = static_cast<std::int32_t>(came - source->first);
+      const auto index = static_cast<std::int32_t>(source->place(came - source->first));
+      const ConstMatrix rows{source->parts[0], dtype, index + 1, extents_.dispatch};
       for (std::int64_t choice = came * call.choices; choice < (came + 1) * call.choices; ++choice) {
         const std::int64_t row = areas_.row_of[choice];
         if (row < 0) continue;
@@ -115,9 +117,10 @@ RunStatus LayerImpl::step_status() const noexcept {
 }
 
 void LayerImpl::count_exchange() noexcept {
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-    peers_[rank] = {exchange_->bytes_sent(static_cast<Rank>(rank)),
-                    std::chrono::duration<double>(exchange_->waited(static_cast<Rank>(rank))).count()};
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    peers_[rank].bytes_sent += exchange_->bytes_sent(static_cast<Rank>(rank));
+    peers_[rank].seconds_waited += std::chrono::duration<double>(exchange_->waited(static_cast<Rank>(rank))).count();
+  }
 }
 
 }  // namespace motet

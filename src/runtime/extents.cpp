@@ -18,6 +18,7 @@ Extents extents_of(const Plan& plan) {
   extents.zero_experts = spec.router.zero_experts;
   extents.top_k = spec.top_k;
   extents.max_tokens = plan.deployment.tokens;
+  extents.chunk_tokens = plan.deployment.at_once();
   extents.activation_bytes = bytes_of(plan.recipe.activation);
   extents.hidden_stored = plan.stored(Axis::hidden);
   extents.latent_stored = plan.stored(Axis::latent);

@@ -14,7 +14,7 @@ struct Extents {
   std::int64_t hidden = 0, latent = 0;  ///< valid; latent 0 = none
   std::int64_t dispatch = 0;            ///< valid width that experts read and write
   std::int64_t experts = 0, zero_experts = 0, top_k = 0;
-  std::int64_t max_tokens = 0;
+  std::int64_t max_tokens = 0, chunk_tokens = 0;  ///< of a forward; at once
   std::int64_t hidden_stored = 0, dispatch_stored = 0, latent_stored = 0;
   std::int64_t act_stored = 0, shared_act_stored = 0;
   std::int64_t rows_stored = 0;       ///< stored width of GEMM2 rows

@@ -19,14 +19,14 @@ void add_row(const float* row, std::int64_t width, float* sum) noexcept {
 
 /// Rank, token and k of choice k of row `token`.
 HookRow origin_of(const FinalizeArgs& args, std::int64_t token, std::int64_t k) noexcept {
-  if (args.sources.empty()) return {.rank = args.rank, .token = token, .k = k};
+  if (args.sources.empty()) return {.rank = args.rank, .token = args.first_token + token, .k = k};
   const auto after = std::upper_bound(args.sources.begin(), args.sources.end(), token,
                                       [](std::int64_t row, const SourceRows& source) { return row < source.first; });
   const SourceRows& source = *(after - 1);
   const std::int32_t item = source.choice[token - source.first];
   const std::int64_t rank = after - 1 - args.sources.begin();
-  if (args.top_k == args.token_choices) return {.rank = rank, .token = item, .k = k};
-  return {.rank = rank, .token = item / args.token_choices, .k = item % args.token_choices};
+  if (args.top_k == args.token_choices) return {.rank = rank, .token = args.first_token + item, .k = k};
+  return {.rank = rank, .token = args.first_token + item / args.token_choices, .k = item % args.token_choices};
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct FinalizeArgs {
   const std::int32_t* expert = nullptr;      ///< [tokens, top_k]
   const float* weight = nullptr;             ///< [tokens, top_k]
   std::int64_t rank = 0;                     ///< whose tokens these are, for the hook
+  std::int64_t first_token = 0;              ///< the number of a rank's first token here, for the hook
   std::span<const SourceRows> sources = {};  ///< or where the rows came from that stand for tokens here; see token_choices
   std::int64_t token_choices = 0;            ///< of a token on its own rank; a row that came may carry one of them only
   bool weigh = true;                         ///< false: the weight was applied at another site (L14), rows are summed as they are

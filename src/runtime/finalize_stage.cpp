@@ -41,6 +41,7 @@ RunStatus LayerImpl::finalize(const Call& call) noexcept {
                           .expert = call.slot,
                           .weight = call.weight,
                           .rank = slice_.rank,
+                          .first_token = call.chunk * extents_.chunk_tokens,
                           .sources = dispatches() ? exchange_->received().sources : std::span<const SourceRows>{},
                           .token_choices = extents_.top_k,
                           .weigh = plan_.recipe.weight_site != WeightSite::input,

@@ -1,13 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/fp_state.h"
 #include "base/status.h"
 #include "runtime/input_check.h"
 #include "runtime/layer_impl.h"
+#include "runtime/rows.h"
 
 namespace motet {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// Tokens [first, first + count) of the arguments.
+ForwardInput chunk_of(const ForwardInput& all, std::int64_t top_k, std::int64_t first, std::int64_t count) noexcept {
+  ForwardInput chunk = all;
+  chunk.hidden_states = rows_of(all.hidden_states, first, count);
+  if (all.router_logits.data != nullptr) chunk.router_logits = rows_of(all.router_logits, first, count);
+  if (all.top_k_index != nullptr) chunk.top_k_index += first * top_k;
+  if (all.top_k_weights != nullptr) chunk.top_k_weights += first * top_k;
+  if (all.token_ids != nullptr) chunk.token_ids += first;
+  return chunk;
+}
+ForwardOutput chunk_of(const ForwardOutput& all, std::int64_t top_k, std::int64_t first, std::int64_t count) noexcept {
+  ForwardOutput chunk = all;
+  if (all.output.data != nullptr) chunk.output = rows_of(all.output, first, count);
+  if (all.top_k_index != nullptr) chunk.top_k_index += first * top_k;
+  if (all.top_k_weights != nullptr) chunk.top_k_weights += first * top_k;
+  return chunk;
+}
 
 double seconds_since(Clock::time_point begin) noexcept { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -23,16 +44,28 @@ RunStatus LayerImpl::forward(const ForwardInput& input, const ForwardOutput& out
     leave_step();
     return status;
   }
-  Call call{.input = input, .output = output, .tokens = input.hidden_states.rows};
-  call.ran_router = input.top_k_index == nullptr && input.router_logits.data == nullptr && weights_->router.codes != nullptr;
   stats_ = {};
+  std::fill(load_.begin(), load_.end(), 0);
+  std::fill(peers_.begin(), peers_.end(), PeerStats{});
   stats_.seconds[static_cast<int>(StageId::input)] = seconds_since(begin);
-  if (poison_ != nullptr) poison_->before_forward();
-  if (status = run_stages(call); !status.ok()) {
-    leave_step();
-    return status;
+  const std::int64_t tokens = input.hidden_states.rows, at_once = extents_.chunk_tokens;
+  std::int64_t most_tokens = tokens;  // of any rank: all run as many chunks (L9)
+  for (std::int64_t chunk = 0; chunk == 0 || chunk * at_once < most_tokens; ++chunk) {
+    const std::int64_t first = std::min(chunk * at_once, tokens), count = std::min(at_once, tokens - first);
+    const ForwardInput chunk_input = chunk_of(input, extents_.top_k, first, count);
+    const ForwardOutput chunk_output = chunk_of(output, extents_.top_k, first, count);
+    Call call{.input = chunk_input, .output = chunk_output, .tokens = count, .chunk = chunk, .forward_tokens = tokens};
+    call.ran_router = input.top_k_index == nullptr && input.router_logits.data == nullptr && weights_->router.codes != nullptr;
+    step_begun_ = false;
+    if (poison_ != nullptr) poison_->before_forward();
+    if (status = run_stages(call); !status.ok()) {
+      leave_step();
+      return status;
+    }
+    count_work(call);
+    if (dispatches()) most_tokens = exchange_->forward_tokens();
   }
-  count_work(call);
+  for (const std::int64_t rows : load_) stats_.experts_used += rows > 0 ? 1 : 0;
   stats_.total_seconds = seconds_since(begin);
   return {};
 }
@@ -43,7 +76,7 @@ void LayerImpl::enter(StageId stage) noexcept {
 }
 
 void LayerImpl::leave(StageId stage) noexcept {
-  stats_.seconds[static_cast<int>(stage)] = seconds_since(stage_begin_);
+  stats_.seconds[static_cast<int>(stage)] += seconds_since(stage_begin_);
   if (poison_ != nullptr) poison_->leave(stage);
 }
 
@@ -111,16 +144,16 @@ std::vector<ByteSpan> LayerImpl::weights_read() const {
 }
 
 void LayerImpl::count_work(const Call& call) noexcept {
-  stats_.tokens = call.tokens;
+  stats_.tokens += call.tokens;
   ran_router_ = call.ran_router;
-  stats_.rows = call.rows;
+  stats_.rows += call.rows;
   for (std::size_t e = 0; e < costs_.expert_bytes.size(); ++e) {
-    if (load_[static_cast<std::size_t>(slice_.expert_begin) + e] == 0) continue;
-    ++stats_.experts_used;
+    if (chunk_load_[e] == 0) continue;
+    load_[static_cast<std::size_t>(slice_.expert_begin) + e] += chunk_load_[e];
     stats_.weight_bytes += costs_.expert_bytes[e];
   }
   if (exchange_ != nullptr) count_exchange();
-  stats_.flops = costs_.expert_flops * static_cast<double>(call.rows);
+  stats_.flops += costs_.expert_flops * static_cast<double>(call.rows);
   if (call.tokens == 0) return;
   const auto tokens = static_cast<double>(call.tokens);
   if (areas_.shared_out != nullptr) {

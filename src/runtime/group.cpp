@@ -39,6 +39,12 @@ std::int64_t reserve_of(int ranks, const GroupOptions& options) {
   return options.mailbox_bytes > INT64_MAX - own ? INT64_MAX : options.mailbox_bytes + own;
 }
 
+bool one_host(std::string_view fabric) {
+  for (const FabricTraits* traits : all_fabrics())
+    if (traits->name == fabric) return traits->one_host;
+  return false;
+}
+
 /// All that must be equal in an exchange beside its shape: the agreed plan.
 std::uint64_t contract_of(const Plan& plan) {
   Hash hash;
@@ -77,6 +83,7 @@ std::shared_ptr<Group> Group::mpi(const GroupOptions& options) {
 
 GroupImpl::GroupImpl(std::string fabric, std::unique_ptr<Endpoint> endpoint, const GroupOptions& options)
     : fabric_(std::move(fabric)),
+      one_host_(one_host(fabric_)),
       endpoint_(std::move(endpoint)),
       agreement_(*endpoint_),
       deadline_(time_of(options.deadline)),
@@ -110,7 +117,8 @@ void GroupImpl::agree(const Plan& plan) {
 void GroupImpl::leave() noexcept { endpoint_->poison(endpoint_->next_step(), endpoint_->rank()); }
 
 std::unique_ptr<Exchange> GroupImpl::make_exchange(const Plan& plan) {
-  ExchangeShape shape{.max_tokens = plan.deployment.tokens,
+  ExchangeShape shape{.max_tokens = plan.deployment.at_once(),
+                      .forward_tokens = plan.deployment.tokens,
                       .top_k = plan.spec.top_k,
                       .width = plan.exchange.width,
                       .wire = plan.recipe.wire,

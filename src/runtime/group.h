@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/thread_pool.h"
 #include "comm/agreement.h"
 #include "comm/exchange.h"
 #include "motet/group.h"
@@ -26,12 +27,15 @@ class GroupImpl final : public Group {
   /// Collective, after an agreement on the plan. Throws Error(would_not_fit), after which the group is of no use.
   std::unique_ptr<Exchange> make_exchange(const Plan& plan);
 
+  /// Ranks of one host share its processors.
+  PoolShare pool_share() const noexcept { return one_host_ ? PoolShare{rank(), ranks()} : PoolShare{}; }
   FabricTime deadline() const noexcept { return endpoint_->now() + deadline_; }
 
  private:
   void check_whole();
 
   const std::string fabric_;
+  const bool one_host_;
   std::unique_ptr<Endpoint> endpoint_;
   Agreement agreement_;
   ExchangeBoxes boxes_;

@@ -119,7 +119,7 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
                                                    "; plan with threads = " + std::to_string(executor->threads()));
     own_executor_ = std::make_unique<GuardedExecutor>(*executor);
   } else {
-    own_executor_ = std::make_unique<ThreadPool>(plan_.threads);
+    own_executor_ = std::make_unique<ThreadPool>(plan_.threads, group_ == nullptr ? PoolShare{} : group_->pool_share());
   }
   executor_ = own_executor_.get();
   backend_ = find_backend(plan_.backend)->prepare(plan_, slice_.rank, rank_weights_, *executor_);
@@ -137,8 +137,9 @@ LayerImpl::LayerImpl(const Plan& plan, std::shared_ptr<const LayerWeights> weigh
   costs_ = read_costs_of(*rank_weights_);
   max_rows_ = plan_.max_rows();
   peers_.resize(plan_.ranks.size() > 1 ? plan_.ranks.size() : 0);
-  if (dispatches() && extents_.zero_experts > 0) slots_.resize(static_cast<std::size_t>(extents_.max_tokens * extents_.top_k));
+  if (dispatches() && extents_.zero_experts > 0) slots_.resize(static_cast<std::size_t>(extents_.chunk_tokens * extents_.top_k));
   load_.assign(static_cast<std::size_t>(extents_.experts), 0);
+  chunk_load_.assign(static_cast<std::size_t>(slice_.expert_count), 0);
 }
 
 }  // namespace motet

@@ -42,7 +42,7 @@ class LayerImpl final : public Layer {
   const PeerStats* peers() const noexcept override { return peers_.empty() ? nullptr : peers_.data(); }
 
  private:
-  struct Call;  // one forward: arguments, token and row counts
+  struct Call;  // one chunk of a forward: arguments, token and row counts
 
   // forward.cpp
   RunStatus run_stages(Call& call) noexcept;
@@ -97,14 +97,15 @@ class LayerImpl final : public Layer {
   std::vector<std::int32_t> hash_scratch_;  // top_k per thread, hash routing only
   std::int64_t shared_rows_[2] = {0, 0};    // prefix sums of the shared expert's one slot
   ReadCosts costs_;
-  std::int64_t max_rows_ = 0;        // of the permuted batch
-  const std::byte* part_ = nullptr;  // of the step under way: hidden states that it dispatches
-  std::vector<std::int32_t> slots_;  // [tokens, top_k] without zero experts, where ranks dispatch and the layer has some
-  std::vector<std::int64_t> load_;
+  std::int64_t max_rows_ = 0;             // of the permuted batch
+  const std::byte* part_ = nullptr;       // of the step under way: hidden states that it dispatches
+  std::vector<std::int32_t> slots_;       // [tokens, top_k] without zero experts, where ranks dispatch and the layer has some
+  std::vector<std::int64_t> load_;        // [experts]
+  std::vector<std::int64_t> chunk_load_;  // of the experts here
   std::vector<PeerStats> peers_;
   ForwardStats stats_;
   bool ran_router_ = false;  // in the last forward
-  bool step_begun_ = false;  // of this forward
+  bool step_begun_ = false;  // of this chunk
   std::chrono::steady_clock::time_point stage_begin_{};
 };
 
@@ -112,7 +113,8 @@ struct LayerImpl::Call {
   const ForwardInput& input;
   const ForwardOutput& output;
   std::int64_t tokens = 0;
-  std::int64_t rows = 0;  ///< of the permuted batch
+  std::int64_t chunk = 0, forward_tokens = 0;  ///< which chunk of how many tokens in all
+  std::int64_t rows = 0;                       ///< of the permuted batch
   bool ran_router = false;
   /// What is mapped to experts here: this rank's tokens, or the rows that came.
   std::int64_t mapped = 0, choices = 0;

@@ -83,7 +83,7 @@ bool LayerImpl::map_to_rows(Call& call) noexcept {
                           .first_row = areas_.first_row,
                           .row_of = areas_.row_of,
                           .token_of = areas_.token_of,
-                          .load = load_.data() + slice_.expert_begin};
+                          .load = chunk_load_.data()};
   if (dispatches() && count_rows(grouping) > max_rows_) return false;
   call.rows = group_by_slot(grouping);
   return true;

@@ -5,10 +5,20 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/dtype.h"
 #include "base/numbers.h"
 #include "motet/types.h"
 
 namespace motet {
+
+/// Rows [first, first + count), which are rows of the matrix.
+inline ConstMatrix rows_of(const ConstMatrix& matrix, std::int64_t first, std::int64_t count) noexcept {
+  return {static_cast<const std::byte*>(matrix.data) + first * matrix.cols * bytes_of(matrix.dtype), matrix.dtype, count,
+          matrix.cols};
+}
+inline Matrix rows_of(const Matrix& matrix, std::int64_t first, std::int64_t count) noexcept {
+  return {static_cast<std::byte*>(matrix.data) + first * matrix.cols * bytes_of(matrix.dtype), matrix.dtype, count, matrix.cols};
+}
 
 inline bool is_row_dtype(DType dtype) noexcept { return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32; }
 

@@ -308,7 +308,7 @@ TEST_F(Program, CheckWritesJUnit) {
 }
 
 TEST_F(Program, RunSpreadsALayerOverRanksAndSaysWhatTheySent) {
-  for (const char* spread : {"--ranks 2", "--ranks 3 --fabric shm", "--tp 2 --ep 2 --strategy alltoall_single --wire fp32", "--ranks 2 --replicated --fabric shm"}) {
+  for (const char* spread : {"--ranks 2", "--ranks 3 --fabric shm", "--tp 2 --ep 2 --strategy alltoall_single --wire fp32", "--ranks 2 --replicated --fabric shm", "--ranks 3 --chunk-tokens 2"}) {
     const Result result = run("run " + golden_ + " --tokens 9 --check --no-probe --repeat 2 --json " + spread);
     ASSERT_EQ(result.code, 0) << spread << result.err;
     const nlohmann::json layer = result.json()["layers"][0], exchange = layer["exchange"];
@@ -329,6 +329,14 @@ TEST_F(Program, RunSpreadsALayerOverRanksAndSaysWhatTheySent) {
   }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need address space of their own
+TEST_F(Program, RanksThatGetNoThreadEndTheRunByName) {
+  const Result result = run("run " + golden_ + " --tokens 9 --no-probe --ranks 64", "ulimit -v 450000;");
+  EXPECT_EQ(result.code, 4) << result.err;
+  EXPECT_NE(result.err.find("starting rank"), std::string::npos) << result.err;
+}
+#endif
+
 TEST_F(Program, RanksGiveTheSameOutputFileWhateverCarriesThem) {
   const auto output = [&](const std::string& spread) {
     const std::string path = (work_ / "out.safetensors").string();
@@ -337,7 +345,9 @@ TEST_F(Program, RanksGiveTheSameOutputFileWhateverCarriesThem) {
   };
   const std::string one = output("--invariant");
   EXPECT_FALSE(one.empty());
+  EXPECT_EQ(output("--invariant --chunk-tokens 4"), one);
   EXPECT_EQ(output("--invariant --ranks 3"), one);
+  EXPECT_EQ(output("--invariant --ranks 3 --chunk-tokens 2"), one);
   EXPECT_EQ(output("--invariant --ranks 2 --fabric shm"), one);
   EXPECT_EQ(output("--ranks 2 --hook identity"), output("--ranks 2"));
   EXPECT_NE(output("--ranks 2 --hook scale_by_expert"), output("--ranks 2"));
@@ -359,6 +369,7 @@ TEST_F(Program, RanksThatDoNotAddUpOrCannotBeAreRefusedByName) {
                {"--ranks 2 --fabric smh", 2, "Did you mean 'shm'"},
                {"--ranks 2 --hook identiy", 2, "Did you mean 'identity'"},
                {"--ranks 2 --deadline 0", 2, "--deadline"},
+               {"--chunk-tokens -1", 2, "--chunk-tokens"},
                {"--ranks 2 --strategy low_latency --hook identity", 3, "hook_weights_in_combine"},
                {"--ranks 2 --wire fp8", 3, "wire_not_built"},
                {"--strategy alltoall", 3, "strategy_needs_ranks"}};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // L15 bits are a promise: threads, executors, repetition, batches and the caller's floating-point flags change nothing.
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
@@ -8,12 +9,45 @@
 #endif
 
 #include "fixture.h"
+#include "runtime/layer_impl.h"
 
 namespace motet::laws {
 namespace {
 
 TEST(L15, ThreadsChangeNoBit) { hold_everywhere("threads_change_nothing"); }
 TEST(L15, InvariantBitsDoNotDependOnTheBatch) { hold_everywhere("batch_changes_nothing_when_invariant"); }
+
+TEST(L15, InvariantBitsDoNotDependOnTheChunk) {
+  constexpr std::int64_t kTokens = 7;
+  for (const char* shape : {"hidden-2688-shared", "latent-1024-norm", "zero-experts", "intermediate-720-scaled"})
+    for (CheckWay way : usable_ways()) {
+      if (way.finalize == Finalize::unfinalized) continue;
+      way.invariant = true;
+      const LayerSpec& spec = check_shape(shape);
+      PlanResult whole = plan_way(spec, way, kTokens, machine());
+      if (!whole.plan) continue;
+      const std::vector<float> x = inputs_of(spec, kTokens);
+      const Routing routing = routing_of(spec, kTokens);
+      const Hooks hooks{.row = way.finalize == Finalize::hook ? identity_hook : nullptr};
+      const auto at_once = create_layer(*whole.plan, weights_of(spec), hooks, nullptr, {.poison = true});
+      const std::vector<float> truth = run_given(*at_once, x, routing).output;
+      Deployment deployment = whole.plan->deployment;
+      for (const std::int64_t chunk_tokens : {1, 3, 6, 7}) {
+        SCOPED_TRACE(std::string(shape) + " by " + way.name() + ", chunk " + std::to_string(chunk_tokens));
+        deployment.chunk_tokens = chunk_tokens;
+        const auto layer =
+            create_layer(plan(spec, deployment, machine()).value(), weights_of(spec), hooks, nullptr, {.poison = true});
+        const CheckRun run = run_given(*layer, x, routing);
+        ASSERT_TRUE(run.status.ok()) << run.status.text();
+        EXPECT_TRUE(same_bits(run.output, truth));
+        EXPECT_EQ(layer->stats().tokens, kTokens);
+        EXPECT_EQ(layer->stats().rows, at_once->stats().rows);
+        EXPECT_EQ(layer->stats().experts_used, at_once->stats().experts_used);
+        EXPECT_GE(layer->stats().weight_bytes, at_once->stats().weight_bytes);
+        EXPECT_TRUE(std::equal(layer->expert_load(), layer->expert_load() + spec.experts, at_once->expert_load()));
+      }
+    }
+}
 
 /// Runs the pieces backwards, each on a thread number of its own choosing.
 class BackwardsExecutor final : public Executor {

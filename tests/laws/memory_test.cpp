@@ -125,6 +125,17 @@ TEST(L16, MoreTokensThanPlannedAreNamed) {
   EXPECT_TRUE(run_tokens(*layer, inputs_of(spec, 3), 0, 3).status.ok());  // and nothing is broken afterwards
 }
 
+TEST(L16, ChunksNeedTheWorkspaceOfOneAndTakeAsManyTokensAsPlanned) {
+  const LayerSpec& spec = check_shape("hidden-2688-shared");
+  Deployment deployment = plan_way(spec, reference_way(), 64, machine()).value().deployment;
+  deployment.chunk_tokens = 8;
+  const Plan made = plan(spec, deployment, machine()).value();
+  EXPECT_EQ(made.workspace.bytes, plan_way(spec, reference_way(), 8, machine()).value().workspace.bytes);
+  const auto layer = Layer::create(made, weights_of(spec));
+  EXPECT_TRUE(run_tokens(*layer, inputs_of(spec, 64), 0, 64).status.ok());
+  EXPECT_EQ(run_tokens(*layer, inputs_of(spec, 65), 0, 65).status.code, ErrorCode::tokens_exceed_plan);
+}
+
 TEST(L16, AReductionAreaOf8192TokensTimes3072IsSizedAndUsedAtTheStoredWidth) {
   LayerSpec spec = check_shape("hidden-2880");
   spec.top_k = 1;

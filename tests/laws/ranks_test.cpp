@@ -20,6 +20,7 @@ struct Spread {
   std::int64_t tp = 1, ep = 1;
   std::string strategy, wire = "fp32";
   TokenPlacement placement = TokenPlacement::sharded;
+  std::int64_t chunk_tokens = 0;
   std::int64_t ranks() const { return tp * ep; }
 };
 
@@ -43,6 +44,7 @@ std::vector<Span> shares(std::int64_t tokens, const Spread& spread) {
 Deployment deployment_of(const CheckWay& way, const Spread& spread, std::int64_t tokens) {
   Deployment deployment;
   deployment.tokens = tokens;
+  deployment.chunk_tokens = spread.chunk_tokens;
   deployment.tp = spread.tp;
   deployment.ep = spread.ep;
   deployment.placement = spread.placement;
@@ -112,12 +114,6 @@ CheckWay fast_way(Arithmetic arithmetic) {
   return way;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSlow = true;  // every case takes ten times as long: fewer ways to spread, and to compute
-#else
-constexpr bool kSlow = false;
-#endif
-
 std::vector<Spread> spreads(const LayerSpec& spec, const CheckWay& way) {
   std::vector<Spread> out;
   for (const StrategyTraits* strategy : all_strategies())
@@ -125,13 +121,18 @@ std::vector<Spread> spreads(const LayerSpec& spec, const CheckWay& way) {
       if (kSlow && tp * ep != 3 && tp * ep != 4) continue;
       Spread spread{.tp = tp, .ep = ep, .strategy = std::string(strategy->name)};
       if (strategy->unit == RowUnit::none) spread.placement = TokenPlacement::replicated;
-      if (plan(spec, deployment_of(way, spread, 5), machine()).plan) out.push_back(spread);
+      if (!plan(spec, deployment_of(way, spread, 5), machine()).plan) continue;
+      const bool chunks = tp * ep == 3 || (tp == 2 && ep == 2 && !kSlow);
+      if (!kSlow || !chunks) out.push_back(spread);
+      spread.chunk_tokens = 2;  // some ranks have more chunks than others
+      if (chunks) out.push_back(spread);
     }
   return out;
 }
 
 std::string text_of(const Spread& spread) {
-  return spread.strategy + " tp " + std::to_string(spread.tp) + " ep " + std::to_string(spread.ep) + " " + spread.wire;
+  return spread.strategy + " tp " + std::to_string(spread.tp) + " ep " + std::to_string(spread.ep) + " " + spread.wire + " chunk " +
+         std::to_string(spread.chunk_tokens);
 }
 
 TEST(L9, EverySpreadOfEveryShapeHasTheResultOfTheFormulas) {
@@ -165,11 +166,13 @@ TEST(L15, OneSumOverKHasTheBitsOfOneRank) {
       way.invariant = invariant;
       const std::vector<float> one = run_given(*make_layer(spec, way, 9), x, routing).output;
       for (const char* strategy : {"alltoall_single", "low_latency"})
-        for (const std::int64_t ep : {2, 3, 5}) {
-          const Spread spread{.ep = ep, .strategy = strategy};
-          EXPECT_TRUE(same_bits(run_spread(spec, way, spread, x, routing), one))
-              << name << " " << text_of(spread) << " " << invariant;
-        }
+        for (const std::int64_t ep : {2, 3, 5})
+          for (const std::int64_t chunk_tokens : {0, 1, 3, 4}) {
+            if (chunk_tokens > 0 && (!invariant || ep != 3)) continue;
+            const Spread spread{.ep = ep, .strategy = strategy, .chunk_tokens = chunk_tokens};
+            EXPECT_TRUE(same_bits(run_spread(spec, way, spread, x, routing), one))
+                << name << " " << text_of(spread) << " " << invariant;
+          }
     }
   }
 }
@@ -257,8 +260,11 @@ TEST(L12, AHookIsCalledOncePerChoiceAndToldWhoseItIs) {
   way.finalize = Finalize::hook;
   const std::vector<float> x = inputs_of(spec, 8);
   const Routing routing = routing_of(spec, 8);
-  for (const char* strategy : {"alltoall", "alltoall_single", "allgather"}) {
-    const Spread spread{.ep = 3, .strategy = strategy};
+  for (const Spread& spread : {Spread{.ep = 3, .strategy = "alltoall"},
+                               {.ep = 3, .strategy = "alltoall_single"},
+                               {.ep = 3, .strategy = "allgather"},
+                               {.ep = 3, .strategy = "alltoall", .chunk_tokens = 3},
+                               {.ep = 3, .strategy = "alltoall_single", .chunk_tokens = 2}}) {
     Seen seen;
     run_spread(spec, way, spread, x, routing, {.row = note_hook, .context = &seen});
     std::vector<std::vector<std::int64_t>> truth;
@@ -271,7 +277,7 @@ TEST(L12, AHookIsCalledOncePerChoiceAndToldWhoseItIs) {
                              routing.index[static_cast<std::size_t>((parts[rank].begin + t) * spec.top_k + k)]});
     std::sort(seen.choices.begin(), seen.choices.end());
     std::sort(truth.begin(), truth.end());
-    EXPECT_EQ(seen.choices, truth) << strategy;
+    EXPECT_EQ(seen.choices, truth) << text_of(spread);
   }
 }
 
@@ -365,6 +371,37 @@ TEST(L19, AForwardThatFailsOnOneRankFailsOnAllAndTheNextIsWhole) {
         const CheckRun run = run_given(*layer, given, routing_of(spec, breaks && mine ? 5 : 4));
         const ErrorCode expected = !breaks ? ErrorCode::ok : mine ? ErrorCode::tokens_exceed_plan : ErrorCode::step_left;
         EXPECT_EQ(run.status.code, expected) << "step " << step << ", rank " << group->rank() << ": " << run.status.text();
+      }
+    });
+  }
+}
+
+/// A batch hook that does nothing right from its second call on.
+HookExtent tiring_hook(void* context, const Unfinalized& batch, float* out) noexcept {
+  std::fill_n(out, batch.tokens * batch.width, 0.0f);
+  return {++*static_cast<int*>(context) == 2 ? -1 : batch.tokens, batch.width};
+}
+
+TEST(L19, AForwardThatFailsInItsSecondChunkFailsOnAllAndTheNextIsWhole) {
+  const LayerSpec& spec = check_shape("intermediate-704");
+  CheckWay way = fast_way(Arithmetic::exact);
+  way.finalize = Finalize::hook;
+  for (const char* strategy : {"alltoall", "alltoall_single", "allgather"}) {
+    const Plan made = plan(spec, deployment_of(way, {.ep = 3, .strategy = strategy, .chunk_tokens = 2}, 6), machine()).value();
+    on_ranks(made, 30, [&](std::shared_ptr<Group> group) {
+      int calls = group->rank() == 1 ? 0 : 2;
+      const auto layer = create_layer(made, weights_of(spec), {.batch = tiring_hook, .context = &calls}, nullptr, {}, group);
+      for (int forward = 0; forward < 3; ++forward) {
+        const std::int64_t tokens = group->rank() == 0 ? 6 : group->rank();
+        const CheckRun run = run_given(*layer, inputs_of(spec, tokens), routing_of(spec, tokens));
+        const ErrorCode expected = forward > 0          ? ErrorCode::ok
+                                   : group->rank() == 1 ? ErrorCode::hook_mismatch
+                                                        : ErrorCode::step_left;
+        EXPECT_EQ(run.status.code, expected) << strategy << ", forward " << forward << ", rank " << group->rank() << ": "
+                                             << run.status.text();
+        if (forward > 0) {
+          EXPECT_EQ(layer->stats().tokens, tokens);
+        }
       }
     });
   }
