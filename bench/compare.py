@@ -5,11 +5,12 @@
     bench/compare.py OURS.json THEIRS.json
 
 Each file is what `motet bench --output json` writes, or any document with "cells": a list of objects that have at least
-shape, tokens and median_ms. Cells match when shape, format (where both have it) and tokens are equal; of several cells of one
+shape, tokens and median_ms > 0. Cells match when shape, format (where both have it) and tokens are equal; of several cells of one
 file that match, the fastest counts. A ratio above 1 means that OURS is that many times faster.
 Exit code 0; 1 when no cell matches; 2 when a file cannot be read.
 """
 import json
+import math
 import sys
 
 
@@ -19,9 +20,11 @@ def cells_of(path):
             document = json.load(file)
         cells = document["cells"]
         for cell in cells:
-            float(cell["median_ms"]), int(cell["tokens"]), str(cell["shape"])
+            cell.update(shape=str(cell["shape"]), tokens=int(cell["tokens"]), median_ms=float(cell["median_ms"]))
+            if not 0 < cell["median_ms"] < math.inf:
+                raise ValueError(f"median_ms is {cell['median_ms']}")
         return cells
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"compare: {path}: must hold 'cells' with shape, tokens and median_ms: {error!r}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -29,18 +32,19 @@ def cells_of(path):
 def fastest(cells):
     best = {}
     for cell in cells:
-        key = (cell["shape"], cell.get("format"), int(cell["tokens"]))
+        key = (cell["shape"], cell.get("format"), cell["tokens"])
         if key not in best or cell["median_ms"] < best[key]["median_ms"]:
             best[key] = cell
     return best
 
 
 def match(ours, theirs):
-    """Pairs of cells: equal shape and tokens, and format unless theirs names none."""
+    """Pairs of cells: equal shape and tokens, and format unless one names none; the fastest of theirs."""
     for (shape, form, tokens), cell in ours.items():
-        other = theirs.get((shape, form, tokens)) or theirs.get((shape, None, tokens))
-        if other is not None:
-            yield cell, other
+        others = [other for (its_shape, its_form, its_tokens), other in theirs.items()
+                  if its_shape == shape and its_tokens == tokens and (form is None or its_form in (form, None))]
+        if others:
+            yield cell, min(others, key=lambda other: other["median_ms"])
 
 
 def what(cell):

@@ -74,6 +74,8 @@ class Panel:
             if read > 0 and dot > 0:
                 out.append(self.roof(read, dot, colours[name]))
             for cell in mine:
+                if cell["gb_per_s"] <= 0 or cell["gflop_per_s"] <= 0:  # no tokens: no point
+                    continue
                 x, y = self.place(cell["gflop_per_s"] / cell["gb_per_s"], cell["gflop_per_s"])
                 out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colours[name]}">'
                            f'<title>{name}, {cell["tokens"]} tokens: {cell["median_ms"]:.3g} ms</title></circle>')
@@ -86,8 +88,12 @@ def main():
         return 2
     cells = []
     for path in sys.argv[1:]:
-        with open(path, encoding="utf-8") as file:
-            cells += json.load(file)["cells"]
+        try:
+            with open(path, encoding="utf-8") as file:
+                cells += json.load(file)["cells"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"roofline: {path}: must be what `motet bench --output json` writes: {error!r}", file=sys.stderr)
+            return 2
     shapes = list(dict.fromkeys(cell["shape"] for cell in cells))
     names = list(dict.fromkeys(series_of(cell) for cell in cells))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}

@@ -32,7 +32,8 @@ TEST(L15, InvariantBitsDoNotDependOnTheChunk) {
       const auto at_once = create_layer(*whole.plan, weights_of(spec), hooks, nullptr, {.poison = true});
       const std::vector<float> truth = run_given(*at_once, x, routing).output;
       Deployment deployment = whole.plan->deployment;
-      for (const std::int64_t chunk_tokens : {1, 3, 6, 7}) {
+      for (const std::int64_t chunk_tokens : {3, 1, 6, 7}) {
+        if (kSlow && chunk_tokens != 3) break;
         SCOPED_TRACE(std::string(shape) + " by " + way.name() + ", chunk " + std::to_string(chunk_tokens));
         deployment.chunk_tokens = chunk_tokens;
         const auto layer =

@@ -28,7 +28,7 @@ const Environment& machine();
 std::vector<CheckWay> usable_ways();
 /// The double-precision backend with one thread.
 CheckWay reference_way();
-/// The check shape in a format; its weights, made once per (shape, format).
+/// The check shape in a format; its weights, made once per (shape, format), from any thread.
 LayerSpec shape_in(const std::string& shape, const std::string& format);
 std::shared_ptr<const LayerWeights> weights_of(const LayerSpec& spec);
 

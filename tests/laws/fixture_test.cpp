@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
 
 #include "runtime/law_checks.h"
 #include "runtime/layer_impl.h"
@@ -29,7 +30,9 @@ CheckWay reference_way() { return {.backend = "reference", .target = "", .thread
 LayerSpec shape_in(const std::string& shape, const std::string& format) { return with_format(check_shape(shape), format); }
 
 std::shared_ptr<const LayerWeights> weights_of(const LayerSpec& spec) {
+  static std::mutex mutex;
   static std::vector<std::shared_ptr<const LayerWeights>> made;
+  const std::scoped_lock lock(mutex);
   for (const auto& weights : made)
     if (weights->spec == spec) return weights;
   return made.emplace_back(synthetic_weights(spec, 1));
