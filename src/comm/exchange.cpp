@@ -228,7 +228,7 @@ void Exchange::start_phase(StepState state) noexcept {
 void Exchange::begin(const Outgoing& outgoing, FabricTime deadline) noexcept {
   MOTET_CHECK(state_ == StepState::idle || state_ == StepState::failed, "state %d", static_cast<int>(state_));
   MOTET_CHECK(outgoing.tokens >= 0 && outgoing.tokens <= shape_.max_tokens, "tokens %lld", static_cast<long long>(outgoing.tokens));
-  MOTET_CHECK(outgoing.forward_tokens <= std::max(shape_.max_tokens, shape_.forward_tokens), "forward_tokens %lld",
+  MOTET_CHECK(outgoing.forward_tokens <= most_forward_tokens(), "forward_tokens %lld",
               static_cast<long long>(outgoing.forward_tokens));
   MOTET_CHECK(outgoing.parts.size() == shape_.part_bytes.size());
   outgoing_ = outgoing;
@@ -320,8 +320,7 @@ const std::byte* Exchange::take_rows(Rank from) noexcept {
   if (claimed < 0 || (own && claimed != rows_for(from))) return refuse_message(from);
   Header header{};
   std::memcpy(&header, message->data, sizeof header);
-  if (header.forward_tokens < 0 || header.forward_tokens > std::max(shape_.max_tokens, shape_.forward_tokens))
-    return refuse_message(from);
+  if (header.forward_tokens < 0 || header.forward_tokens > most_forward_tokens()) return refuse_message(from);
   Runs runs(const_cast<std::byte*>(message->data), claimed);
   SourceRows& source = sources_[static_cast<std::size_t>(from)];
   source.rows = claimed;

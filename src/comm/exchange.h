@@ -12,6 +12,7 @@
 // Results depend on rows and shape alone, never on the order of arrival (L15).
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -104,8 +105,8 @@ class Exchange {
 
   /// Requires `received`.
   const Received& received() const noexcept;
-  /// Most tokens of any rank in all chunks of this forward: from it follows how many there are. Known once received; nothing is
-  /// where nothing was dispatched.
+  /// Most tokens of any rank in all chunks of this forward, from which follows how many chunks there are. Known once received; 0
+  /// where nothing is dispatched.
   std::int64_t forward_tokens() const noexcept { return forward_tokens_; }
   /// Sends back rows[i], fp32, one for each received row (zeros for a row without a slot here), `width` elements from
   /// rows + i * stride on; poll() writes the routed sums, fp32 [tokens, width], to `routed` before the state is idle. Both are
@@ -147,6 +148,7 @@ class Exchange {
   bool phase_done(FabricTime now) noexcept;
   std::span<const Rank> holders(std::int32_t slot) const noexcept;
   bool dispatches() const noexcept { return strategy_.unit != RowUnit::none; }
+  std::int64_t most_forward_tokens() const noexcept { return std::max(shape_.max_tokens, shape_.forward_tokens); }
   bool by_choice() const noexcept { return strategy_.unit == RowUnit::token_expert; }
   std::int64_t rows_for(Rank to) const noexcept {
     return first_sent_[static_cast<std::size_t>(to) + 1] - first_sent_[static_cast<std::size_t>(to)];
